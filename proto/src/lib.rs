@@ -38,3 +38,15 @@ pub mod event {
         include!(concat!(env!("OUT_DIR"), "/payloads.rs"));
     }
 }
+
+pub mod models {
+    pub mod v1 {
+        tonic::include_proto!("windlass.models.v1");
+    }
+}
+
+pub mod tools {
+    pub mod v1 {
+        tonic::include_proto!("windlass.tools.v1");
+    }
+}
