@@ -112,7 +112,8 @@ impl Server {
         let _done = done.clone().drop_guard();
 
         let (reporter, health_service) = tonic_health::server::health_reporter();
-        health.check(&reporter).await;
+        health.check().await;
+        health.report(&reporter).await;
         let watch = health.clone().watch(reporter, stop.clone(), draining.clone());
         tokio::spawn(done.clone().run_until_cancelled_owned(watch));
         if let Some(address) = args.metrics_listen {
