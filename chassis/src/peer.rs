@@ -1,6 +1,16 @@
-use std::{str::FromStr as _, time::Duration};
+mod resolve;
+
+use std::{
+    str::FromStr as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::{
     Request,
     metadata::MetadataValue,
@@ -15,11 +25,19 @@ const CONNECT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many connections calls are spread over. Each goes to a replica of its own choice.
+const CONNECTIONS: usize = 4;
+
+/// Enough for large messages to flow without waiting for permission.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+
 /// Another of our services, and the way to call it in somebody's name.
 #[derive(Clone)]
 pub struct Peer {
     service: &'static str,
-    channel: Channel,
+    channels: Arc<[Channel; CONNECTIONS]>,
+    next: Arc<AtomicUsize>,
     auth: Auth,
 }
 
@@ -35,19 +53,26 @@ impl Peer {
         let mut endpoint = Endpoint::from_shared(url.to_owned())
             .with_context(|| format!("{url} is not the URL of {service}"))?
             .connect_timeout(CONNECT)
-            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         if endpoint.uri().scheme_str() == Some("https") {
             endpoint = endpoint.tls_config(tls.client()?)?;
         }
-        Ok(Peer { service, channel: endpoint.connect_lazy(), auth: auth.clone() })
+        let mut connector = HttpConnector::new_with_resolver(resolve::Shuffled);
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        let channel = |_| endpoint.connect_with_connector_lazy(connector.clone());
+        let channels = Arc::new(std::array::from_fn(channel));
+        Ok(Peer { service, channels, next: Arc::default(), auth: auth.clone() })
     }
 
-    /// What generated clients are made from.
+    /// What generated clients are made from. Take one for each call, and the calls are
+    /// spread over the replicas of the other service.
     pub fn channel(&self) -> Channel {
-        self.channel.clone()
+        self.channels[self.next.fetch_add(1, Relaxed) % CONNECTIONS].clone()
     }
 
     /// A call in `caller`'s name: vouched for, and part of the current trace and request.

@@ -13,15 +13,11 @@ use tonic_health::pb::{
     HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient,
 };
 
-use crate::rig::{Rig, args, eventually};
+use crate::rig::{Rig, args, eventually, free_port};
 
 async fn status(rig: &Rig, service: &str) -> ServingStatus {
     let request = HealthCheckRequest { service: service.to_owned() };
     HealthClient::new(rig.channel()).check(request).await.unwrap().into_inner().status()
-}
-
-async fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
 
 async fn get(port: u16, path: &str) -> (u16, String) {

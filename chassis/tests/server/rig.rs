@@ -123,6 +123,11 @@ pub fn explain(status: &Status) -> String {
     format!("{:?} {reason} {metadata}: {}", status.code(), status.message())
 }
 
+/// A port for a server that does not say which one it took.
+pub async fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
+}
+
 /// Waits until `condition` holds, for at most ten seconds.
 pub async fn eventually<F: Future<Output = bool>>(what: &str, mut condition: impl FnMut() -> F) {
     for _ in 0..200 {
