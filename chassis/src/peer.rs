@@ -12,10 +12,11 @@ use std::{
 use anyhow::Context as _;
 use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::{
-    Request,
+    Code, Request, Status,
     metadata::MetadataValue,
     transport::{Channel, Endpoint},
 };
+use tonic_types::StatusExt as _;
 
 use crate::{Auth, Caller, request_id, telemetry, tls};
 
@@ -96,6 +97,21 @@ impl Peer {
         let mut request = self.request(caller, message);
         request.set_timeout(timeout);
         request
+    }
+
+    /// What to tell our own caller when the peer failed: its reason, if it gave one, and
+    /// else that it does not answer. Its headers stay with us.
+    pub fn failed(&self, status: &Status) -> Status {
+        if status.get_details_error_info().is_some() {
+            let details = status.details().to_vec().into();
+            return Status::with_details(status.code(), status.message(), details);
+        }
+        tracing::warn!(peer = self.service, %status, "{} does not answer", self.service);
+        match status.code() {
+            // The second is how our own end of the connection says it.
+            Code::DeadlineExceeded | Code::Cancelled => crate::serve::deadline_exceeded(),
+            _ => crate::unavailable(self.service, crate::status::RETRY),
+        }
     }
 }
 

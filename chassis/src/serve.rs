@@ -22,6 +22,8 @@ use tonic::{
 };
 use tracing::{info, warn};
 
+pub use end::{deadline_exceeded, stopping};
+
 use crate::{Auth, Redis, args::seconds};
 use health::Health;
 

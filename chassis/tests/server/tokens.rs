@@ -9,8 +9,9 @@ use proto::models::v1::GenerateRequest;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
-use crate::rig::{Rig, SECRET, args, bearer, explain};
+use crate::rig::{Rig, SECRET, args, bearer, eventually, explain, free_port};
 
 /// An identity provider: a private key, and a file with the public one.
 struct Provider {
@@ -135,6 +136,26 @@ async fn keys_that_the_provider_adds_are_found(db: PgPool) {
     let file = fs::read_to_string(provider.folder.path().join("jwks.json")).unwrap();
     fs::write(provider.folder.path().join("jwks.json"), file.replace("one", "two")).unwrap();
     rig.list(&added.sign_as("two", claims())).await.unwrap();
+}
+
+#[sqlx::test]
+async fn keys_are_fetched_over_http_and_the_provider_may_be_late(db: PgPool) {
+    let provider = Provider::new();
+    let port = free_port().await;
+    let jwks = format!("--auth-jwks=http://127.0.0.1:{port}/keys");
+    let flags = [&jwks, "--auth-issuer=https://id.example", "--auth-audience=windlass"];
+    let rig = Rig::with(db, args(&flags)).await;
+    expect![[
+        r#"Unavailable REASON_DEPENDENCY_UNAVAILABLE {"dependency": "identity provider"}: identity provider does not answer"#
+    ]]
+    .assert_eq(&explain(&rig.list(&provider.sign(claims())).await.unwrap_err()));
+
+    let json = fs::read_to_string(provider.folder.path().join("jwks.json")).unwrap();
+    let router = axum::Router::new().route("/keys", axum::routing::get(async || json));
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    tokio::spawn(async { axum::serve(listener, router).await });
+    eventually("the keys are there", async || rig.list(&provider.sign(claims())).await.is_ok())
+        .await;
 }
 
 #[sqlx::test]
