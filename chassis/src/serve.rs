@@ -10,16 +10,14 @@ mod metrics;
 mod health;
 mod ops;
 mod names;
+mod transport;
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use sqlx::PgPool;
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    service::Routes,
-    transport::server::{Server as Transport, TcpIncoming},
-};
+use tonic::{service::Routes, transport::server::TcpIncoming};
 use tracing::{info, warn};
 
 pub use end::{deadline_exceeded, stopping};
@@ -34,7 +32,8 @@ pub struct Args {
     #[arg(long, env)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// Seconds that calls in flight may take to finish once the process is told to stop.
+    /// Seconds that calls in flight may take to finish once the process is told to stop;
+    /// `terminationGracePeriodSeconds` must be longer.
     #[arg(long, env, default_value = "20", value_parser = seconds)]
     pub drain: Duration,
 
@@ -54,24 +53,6 @@ pub struct Args {
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set)]
     pub reflection: bool,
 }
-
-/// Notices within 30 seconds that a caller is gone without having said so.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// After this long a caller is asked to connect anew, which is how it finds replicas
-/// that were not there before. Its calls in flight are not disturbed.
-const MAX_CONNECTION_AGE: Duration = Duration::from_secs(300);
-
-/// How many calls one connection carries at a time; more of them wait for their turn.
-const MAX_CONNECTION_STREAMS: u32 = 4096;
-
-/// Enough for large messages to flow without waiting for permission.
-const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
-const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-
-/// Credentials, request ids and traces fit; nothing else should be in there.
-const MAX_HEADER_BYTES: u32 = 32 * 1024;
 
 /// How long calls that were cut off at the end of the drain have to say so.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -134,18 +115,7 @@ impl Server {
         }
 
         let calls = calls::Calls::new(self.auth, args, cut.clone(), draining);
-        let mut transport = Transport::builder()
-            .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-            .http2_max_header_list_size(MAX_HEADER_BYTES)
-            .max_concurrent_streams(MAX_CONNECTION_STREAMS)
-            .max_connection_age(MAX_CONNECTION_AGE)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .layer(calls);
-        if let Some(tls) = self.args.tls.server()? {
-            transport = transport.tls_config(tls)?;
-        }
+        let transport = transport::new(&self.args.tls)?.layer(calls);
         let mut router = transport.add_routes(routes).add_service(health_service);
         if args.reflection {
             router = router

@@ -26,7 +26,7 @@ async fn a_call_is_traced_and_counted(db: PgPool) {
     let collector = Collector::start().await;
     let scraped = format!("127.0.0.1:{}", free_port().await);
     let endpoint = format!("--otlp-endpoint={}", collector.url);
-    let args = args(&[&endpoint, &format!("--metrics-listen={scraped}")]);
+    let args = args(&[&endpoint, &format!("--metrics-listen={scraped}"), "--log=warn"]);
     let guard = telemetry::init("models", &args.telemetry).unwrap();
     assert_eq!(telemetry::traceparent(), None, "there is no span here");
     let rig = Rig::with(db, args).await;
