@@ -50,7 +50,7 @@ fn put_up_root(profile: &Profile, report: &mut Report) -> io::Result<bool> {
         true => root::mount_proc(),
         false => Err(io::Error::other("needs the pid namespace")),
     };
-    root::seal().map_err(|error| io::Error::other(format!("private root: {error}")))?;
+    root::seal(profile).map_err(|error| io::Error::other(format!("private root: {error}")))?;
     report.note(Layer::PrivateRoot, Ok::<_, io::Error>(root::describe(profile)));
     report.note(Layer::Proc, proc);
     Ok(true)

@@ -68,6 +68,11 @@ pub fn fill(profile: &Profile) -> io::Result<()> {
     for path in SYSTEM.iter().chain(&ETC).map(Path::new) {
         show(path)?;
     }
+    let size = format!("mode=1777,size={}", profile.limits.tmp_bytes);
+    for path in ["/tmp", "/dev/shm"].map(Path::new) {
+        fs::create_dir_all(path)?;
+        tmpfs(path, &size)?;
+    }
     for path in &profile.read_only {
         bind(&on_host(path), path)?;
     }
@@ -78,12 +83,6 @@ pub fn fill(profile: &Profile) -> io::Result<()> {
     }
     for (name, target) in [("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")] {
         symlink(format!("/proc/self/fd{target}"), Path::new("/dev").join(name))?;
-    }
-
-    let size = format!("mode=1777,size={}", profile.limits.tmp_bytes);
-    for path in ["/tmp", "/dev/shm"] {
-        fs::create_dir(path)?;
-        tmpfs(Path::new(path), &size)?;
     }
 
     fs::write("/etc/passwd", format!("agent:x:{UID}:{GID}::{WORKSPACE}:/bin/bash\n"))?;
@@ -107,7 +106,7 @@ pub fn mount_proc() -> io::Result<String> {
 }
 
 /// Lets go of the host and takes away every right that a mount does not need.
-pub fn seal() -> io::Result<()> {
+pub fn seal(profile: &Profile) -> io::Result<()> {
     let mounts = fs::read_to_string(Path::new(HOST).join("proc/self/mountinfo"))?;
     umount2(HOST, MntFlags::MNT_DETACH)?;
     fs::remove_dir(HOST)?;
@@ -115,7 +114,7 @@ pub fn seal() -> io::Result<()> {
         if path.starts_with(HOST) {
             continue;
         }
-        let flags = flags | rights(&path) | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
+        let flags = flags | rights(profile, &path) | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
         match mount(NO_OPTIONS, &path, NO_OPTIONS, flags, NO_OPTIONS) {
             // A mount below a directory that we may not enter is as closed to the command.
             Ok(()) | Err(nix::Error::EACCES) => (),
@@ -128,8 +127,13 @@ pub fn seal() -> io::Result<()> {
 const SAFE: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV);
 
 /// What each mount is reduced to.
-fn rights(path: &Path) -> MsFlags {
-    if path.starts_with(WORKSPACE) || path.starts_with("/tmp") || path.starts_with("/dev/shm") {
+fn rights(profile: &Profile, path: &Path) -> MsFlags {
+    if profile.read_only.iter().any(|shared| path.starts_with(shared)) {
+        SAFE | MsFlags::MS_RDONLY
+    } else if path.starts_with(WORKSPACE)
+        || path.starts_with("/tmp")
+        || path.starts_with("/dev/shm")
+    {
         SAFE
     } else if path.starts_with("/dev") {
         MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC

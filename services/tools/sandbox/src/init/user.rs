@@ -14,11 +14,11 @@ pub const GID: u32 = 1000;
 /// Root becomes the owner of the workspace, which is our working directory. A sandbox that is
 /// escaped from should lead to nobody in particular.
 pub fn drop_root() -> io::Result<()> {
-    if !geteuid().is_root() {
-        return Ok(());
-    }
     let workspace = fs::metadata(".")?;
     let (uid, gid) = (Uid::from_raw(workspace.uid()), Gid::from_raw(workspace.gid()));
+    if !geteuid().is_root() || uid.is_root() {
+        return Ok(());
+    }
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sandbox::{Child, Error, Exit, Profile, Program, Sandbox, create_workspace};
+use sandbox::{Child, Error, Exit, Layer, Profile, Program, Sandbox, Tier, create_workspace};
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt as _, time::timeout};
 
@@ -66,6 +66,12 @@ impl Bench {
         let (exit, output) = self.run(script).await;
         assert_ne!(exit, Exit::Code(0), "{output}");
         output.trim_end().to_owned()
+    }
+
+    /// What the machine gives to a profile that demands nothing.
+    pub async fn tier(&self) -> Tier {
+        let profile = Profile { optional: Layer::ALL.into(), ..Profile::default() };
+        self.start(&profile, "true").await.unwrap().report.tier()
     }
 
     pub fn read(&self, name: &str) -> String {
