@@ -23,5 +23,5 @@ mod spawn;
 pub mod init;
 
 pub use profile::{Limits, Profile, Program};
-pub use report::{Layer, LayerReport, Report, Tier};
+pub use report::{Layer, LayerReport, ParseTierError, Report, Tier};
 pub use spawn::{Child, Error, Exit, Sandbox, create_workspace};

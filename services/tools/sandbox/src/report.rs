@@ -1,4 +1,4 @@
-use std::{collections::BTreeSet, fmt};
+use std::{collections::BTreeSet, fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +103,14 @@ impl Report {
         Layer::ALL.into_iter().filter(|layer| !self.has(*layer)).collect()
     }
 
+    /// What of the file system can be written.
+    pub fn writable(&self) -> &'static [&'static str] {
+        match self.has(Layer::PrivateRoot) {
+            true => &["/workspace", "/tmp", "/dev/shm"],
+            false => &["/workspace"],
+        }
+    }
+
     /// The best tier whose promises this sandbox keeps.
     pub fn tier(&self) -> Tier {
         let missing = self.missing();
@@ -124,6 +132,35 @@ pub enum Tier {
     C,
     /// Less than that. Nothing untrusted may run.
     D,
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tier::A => "A",
+            Tier::B => "B",
+            Tier::C => "C",
+            Tier::D => "D",
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected A, B or C")]
+pub struct ParseTierError;
+
+/// Reads a tier that commands can run in. `D` is none.
+impl FromStr for Tier {
+    type Err = ParseTierError;
+
+    fn from_str(text: &str) -> Result<Tier, ParseTierError> {
+        match text {
+            "A" => Ok(Tier::A),
+            "B" => Ok(Tier::B),
+            "C" => Ok(Tier::C),
+            _ => Err(ParseTierError),
+        }
+    }
 }
 
 impl Tier {

@@ -1,11 +1,11 @@
 use std::{
     collections::BTreeSet,
-    fs::{DirBuilder, Permissions},
+    fs::Permissions,
     io,
     os::{
         fd::OwnedFd,
         unix::{
-            fs::{DirBuilderExt as _, PermissionsExt as _, chown},
+            fs::{PermissionsExt as _, chown},
             net::UnixStream as StdUnixStream,
         },
     },
@@ -13,7 +13,10 @@ use std::{
     time::Duration,
 };
 
-use nix::unistd::{Pid, geteuid};
+use nix::{
+    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+    unistd::{Pid, geteuid},
+};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::{UnixStream, unix::pipe},
@@ -193,16 +196,27 @@ async fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<S
 
 /// Makes a directory that a sandbox can work in, if it is not there: private, and when we are
 /// root, owned by nobody in particular, because commands run as the owner of their workspace.
+///
+/// It appears with its owner or not at all, so that no command can run as root in between.
 pub fn create_workspace(path: &Path) -> io::Result<()> {
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => (),
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-        Err(error) => return Err(error),
+    if path.is_dir() {
+        return Ok(());
     }
-    // The mode above is subject to the umask; this one is not.
-    std::fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    match geteuid().is_root() {
-        true => chown(path, Some(NOBODY), Some(NOBODY)),
-        false => Ok(()),
+    let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let new = tempfile::Builder::new()
+        .prefix(".new-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(parent)?;
+    if geteuid().is_root() {
+        chown(new.path(), Some(NOBODY), Some(NOBODY))?;
+    }
+    match renameat2(AT_FDCWD, new.path(), AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE) {
+        Ok(()) => {
+            // What would be cleaned up has moved.
+            let _ = new.keep();
+            Ok(())
+        }
+        Err(nix::Error::EEXIST) if path.is_dir() => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

@@ -8,7 +8,10 @@ use std::{
 
 use sandbox::{Child, Error, Exit, Layer, Profile, Program, Sandbox, Tier, create_workspace};
 use tempfile::TempDir;
-use tokio::{io::AsyncReadExt as _, time::timeout};
+use tokio::{
+    io::AsyncReadExt as _,
+    time::{sleep, timeout},
+};
 
 /// Where the executable is when the tests run from a copy of themselves.
 pub const INIT: &str = "SANDBOX_INIT";
@@ -72,6 +75,16 @@ impl Bench {
     pub async fn tier(&self) -> Tier {
         let profile = Profile { optional: Layer::ALL.into(), ..Profile::default() };
         self.start(&profile, "true").await.unwrap().report.tier()
+    }
+
+    /// Waits until a script has shown that it lives by writing to the file `beats`.
+    pub async fn beating(&self) {
+        let beating = async {
+            while self.read("beats").is_empty() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(10), beating).await.expect("a heart that beats");
     }
 
     pub fn read(&self, name: &str) -> String {

@@ -1,10 +1,15 @@
-use std::time::Duration;
+use std::{
+    env,
+    path::PathBuf,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use nix::sys::signal::{Signal, kill};
-use sandbox::{Error, Exit, Profile, Program};
+use sandbox::{Error, Exit, Profile, Program, Sandbox};
 use tokio::time::{sleep, timeout};
 
-use crate::bench::Bench;
+use crate::bench::{Bench, init};
 
 /// A tree that tries hard to stay: a daemon that left its session, ignores signals and shows
 /// that it lives by writing to the workspace.
@@ -15,12 +20,7 @@ const STUBBORN: &str = "
 
 async fn stubborn(bench: &Bench) -> sandbox::Child {
     let child = bench.start(&Profile::default(), STUBBORN).await.unwrap();
-    let beating = async {
-        while bench.read("beats").is_empty() {
-            sleep(Duration::from_millis(10)).await;
-        }
-    };
-    timeout(Duration::from_secs(10), beating).await.expect("a heart that beats");
+    bench.beating().await;
     child
 }
 
@@ -84,6 +84,35 @@ async fn the_tree_ends_with_its_supervisor() {
     kill(child.supervisor().unwrap(), Signal::SIGKILL).unwrap();
     assert_eq!(child.wait().await.unwrap(), Exit::Killed);
     sleep(Duration::from_millis(100)).await;
+    assert_still(&bench).await;
+}
+
+/// Where the service of the next test is to work.
+const WORKSPACE: &str = "SANDBOX_TEST_WORKSPACE";
+
+#[tokio::test]
+#[ignore = "a process of its own for the next test"]
+async fn a_service_that_waits() {
+    let workspace = PathBuf::from(env::var_os(WORKSPACE).unwrap());
+    let sandbox = Sandbox::new(init());
+    let program = Program::bash(STUBBORN);
+    let mut child = sandbox.spawn(&Profile::default(), &workspace, &program).await.unwrap();
+    child.wait().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_tree_ends_with_its_service() {
+    let bench = Bench::new();
+    let mut service = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "--ignored", "lifetime::a_service_that_waits"])
+        .env(WORKSPACE, &bench.workspace)
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    bench.beating().await;
+    service.kill().unwrap();
+    service.wait().unwrap();
+    sleep(Duration::from_millis(200)).await;
     assert_still(&bench).await;
 }
 

@@ -116,9 +116,7 @@ async fn without_namespaces_landlock_and_seccomp_hold_the_line() {
         )
         .await
         .unwrap();
-    while bench.read("beats").is_empty() {
-        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-    }
+    bench.beating().await;
     child.kill().await.unwrap();
     let before = bench.read("beats");
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
