@@ -75,9 +75,9 @@ impl Catalogue {
 
     /// Finds a model by `provider/model` or by an alias.
     pub fn find(&self, name: &str) -> Option<&Model> {
-        self.0.iter().find(|model| {
-            model.name() == name || model.aliases.iter().any(|alias| alias == name)
-        })
+        self.0
+            .iter()
+            .find(|model| model.name() == name || model.aliases.iter().any(|alias| alias == name))
     }
 
     pub fn models(&self) -> &[Model] {
@@ -141,7 +141,8 @@ impl Price {
             (usage.cache_read, self.cache_read_micros),
             (usage.cache_write, self.cache_write_micros),
         ];
-        let sum: i128 = parts.iter().map(|(count, price)| i128::from(*count) * i128::from(*price)).sum();
+        let sum: i128 =
+            parts.iter().map(|(count, price)| i128::from(*count) * i128::from(*price)).sum();
         i64::try_from((sum + 999_999) / 1_000_000).unwrap_or(i64::MAX)
     }
 }

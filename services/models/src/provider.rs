@@ -2,7 +2,7 @@
 
 pub mod scripted;
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, str::FromStr, sync::Arc, time::Duration};
 
 use futures::stream::BoxStream;
 
@@ -15,6 +15,21 @@ pub trait Provider: Send + Sync {
     fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>>;
 }
 
+/// Everybody we can ask, by name.
+#[derive(Clone)]
+pub struct Providers(BTreeMap<&'static str, Arc<dyn Provider>>);
+
+impl Providers {
+    pub fn built_in() -> Providers {
+        let scripted: Arc<dyn Provider> = Arc::new(scripted::Scripted);
+        Providers(BTreeMap::from([("scripted", scripted)]))
+    }
+
+    pub fn get(&self, name: &str) -> Option<&dyn Provider> {
+        self.0.get(name).map(|provider| &**provider)
+    }
+}
+
 /// What every provider is asked in.
 #[derive(Debug, Clone)]
 pub struct Request {
@@ -25,15 +40,39 @@ pub struct Request {
     pub attempt: u32,
 }
 
-/// A piece of the answer.
 #[derive(Debug, PartialEq)]
 pub enum Chunk {
+    Delta(Delta),
+    /// The end. `usage` is what the provider counted, if it did.
+    Finished {
+        finish_reason: FinishReason,
+        usage: Option<Usage>,
+    },
+}
+
+/// A piece of the answer.
+#[derive(Debug, PartialEq)]
+pub enum Delta {
     Text(String),
-    Reasoning { text: String, signature: String },
-    ToolCallStarted { index: i32, provider_call_id: String, tool: String },
-    ToolCallDelta { index: i32, input_json: String },
-    ToolCallCompleted { index: i32, input_json: String },
-    Finished { finish_reason: FinishReason, usage: Option<Usage> },
+    Reasoning {
+        text: String,
+        signature: String,
+    },
+    ToolCallStarted {
+        index: i32,
+        provider_call_id: String,
+        tool: String,
+    },
+    /// Only what is new.
+    ToolCallInput {
+        index: i32,
+        input_json: String,
+    },
+    /// All of it.
+    ToolCallCompleted {
+        index: i32,
+        input_json: String,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,6 +113,21 @@ pub enum Failure {
     Script(#[from] script::Error),
 }
 
+impl Failure {
+    /// One word for statistics.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Failure::Transient(_) => "transient",
+            Failure::RateLimited { .. } => "rate_limit",
+            Failure::Auth => "auth",
+            Failure::Overflow => "context_overflow",
+            Failure::Refused => "refused",
+            Failure::Invalid(_) | Failure::Script(_) => "invalid",
+            Failure::Cut => "cut",
+        }
+    }
+}
+
 impl FinishReason {
     const ALL: [FinishReason; 4] =
         [FinishReason::Stop, FinishReason::Length, FinishReason::ToolCalls, FinishReason::Refused];
@@ -85,12 +139,6 @@ impl FinishReason {
             FinishReason::ToolCalls => "tool_calls",
             FinishReason::Refused => "refused",
         }
-    }
-}
-
-impl fmt::Display for FinishReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
     }
 }
 

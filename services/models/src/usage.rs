@@ -1,6 +1,9 @@
 //! How many tokens something has, where nobody counted them.
 
-use crate::prompt::{Content, Prompt};
+use crate::{
+    prompt::{Content, Prompt},
+    provider::Delta,
+};
 
 /// What a request consumed. No token is counted twice: `input` excludes both cache
 /// counts, `output` includes `reasoning`.
@@ -54,13 +57,17 @@ pub struct Meter {
 }
 
 impl Meter {
-    pub fn text(&mut self, text: &str) {
-        self.characters += count(text);
-    }
-
-    pub fn reasoning(&mut self, text: &str) {
-        self.characters += count(text);
-        self.reasoning += count(text);
+    pub fn count(&mut self, delta: &Delta) {
+        match delta {
+            Delta::Text(text) => self.characters += count(text),
+            Delta::Reasoning { text, .. } => {
+                self.characters += count(text);
+                self.reasoning += count(text);
+            }
+            Delta::ToolCallStarted { tool, .. } => self.characters += count(tool),
+            Delta::ToolCallInput { input_json, .. } => self.characters += count(input_json),
+            Delta::ToolCallCompleted { .. } => (),
+        }
     }
 
     pub fn usage(&self, input: i32) -> Usage {

@@ -7,8 +7,7 @@ mod beats;
 
 use async_stream::try_stream;
 use futures::{
-    StreamExt as _,
-    future,
+    StreamExt as _, future,
     stream::{self, BoxStream},
 };
 use tokio::time::sleep;
@@ -77,22 +76,24 @@ fn play(
     try_stream! {
         let variables =
             Variables { tool_result: tool_result(&request.prompt), user: user(&request.prompt) };
-        let mut characters = 0;
-        let mut first = true;
+        let mut said = 0;
         for beat in beats::of(scene, variables, request.attempt) {
             match beat {
-                Beat::Delta { chunk, size, pace } => {
-                    if !std::mem::take(&mut first) && !pace.is_zero() {
+                Beat::Words { delta, characters, pace } => {
+                    if said > 0 && !pace.is_zero() {
                         sleep(pace).await;
                     }
-                    characters += size;
-                    if usage::tokens(characters) > request.max_output_tokens {
+                    said += characters;
+                    if usage::tokens(said) > request.max_output_tokens {
                         yield Chunk::Finished { finish_reason: FinishReason::Length, usage: None };
                         return;
                     }
-                    yield chunk;
+                    yield Chunk::Delta(delta);
                 }
-                Beat::Mark(chunk) => yield chunk,
+                Beat::Frame(delta) => yield Chunk::Delta(delta),
+                Beat::Finish(finish_reason, usage) => {
+                    yield Chunk::Finished { finish_reason, usage };
+                }
                 Beat::Delay(duration) => sleep(duration).await,
                 Beat::Fail(failure) => Err(failure)?,
                 Beat::Hang => future::pending().await,
@@ -139,3 +140,6 @@ fn tool_result(prompt: &Prompt) -> &str {
 fn is_user(message: &Message) -> bool {
     message.role == Role::User
 }
+
+#[cfg(test)]
+mod tests;

@@ -58,7 +58,9 @@ impl Text {
             pieces.push(match name {
                 "tool_result" => Piece::ToolResult,
                 "user" => Piece::User,
-                _ => return Err(format!("unknown variable {name}: there are tool_result and user")),
+                _ => {
+                    return Err(format!("unknown variable {name}: there are tool_result and user"));
+                }
             });
             rest = &braces[name.len() + 4..];
         }

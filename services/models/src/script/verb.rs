@@ -139,7 +139,9 @@ fn usage(words: &str) -> Result<Usage> {
             "cache_read" => &mut usage.cache_read,
             "cache_write" => &mut usage.cache_write,
             _ => {
-                return Err("expected input=, output=, reasoning=, cache_read= or cache_write=".into());
+                return Err(
+                    "expected input=, output=, reasoning=, cache_read= or cache_write=".into()
+                );
             }
         };
         *field = number("a number of tokens", count, TOKENS)?;

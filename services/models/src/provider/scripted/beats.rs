@@ -5,16 +5,22 @@ use std::{iter, num::NonZeroUsize, time::Duration};
 
 use super::Scene;
 use crate::{
-    provider::{Chunk, Failure, FinishReason},
+    provider::{Delta, Failure, FinishReason},
     script::{Action, Fault, Rhythm, Variables},
+    usage::Usage,
 };
 
 #[derive(Debug, PartialEq)]
 pub enum Beat {
-    /// Something the model says, its characters, and the wait between it and the delta before.
-    Delta { chunk: Chunk, size: usize, pace: Duration },
-    /// Something that stands for no words: the frame of a tool call, the end.
-    Mark(Chunk),
+    /// Words, and the wait between them and the words before.
+    Words {
+        delta: Delta,
+        characters: usize,
+        pace: Duration,
+    },
+    /// Where a tool call begins or ends.
+    Frame(Delta),
+    Finish(FinishReason, Option<Usage>),
     Delay(Duration),
     Fail(Failure),
     Hang,
@@ -32,17 +38,17 @@ pub fn of(
     let called = step.actions.iter().any(|action| matches!(action, Action::Call { .. }));
     let by_default = if called { FinishReason::ToolCalls } else { FinishReason::Stop };
     let finish_reason = step.finish.unwrap_or(by_default);
-    let finished = Beat::Mark(Chunk::Finished { finish_reason, usage: step.usage });
+    let finish = Beat::Finish(finish_reason, step.usage);
 
     let actions = step.actions.into_iter().flat_map(move |action| -> Beats {
         match action {
-            Action::Say { text, rhythm } => say(text.render(variables), rhythm, Chunk::Text),
+            Action::Say { text, rhythm } => say(text.render(variables), rhythm, Delta::Text),
             Action::Think { text, rhythm } => say(text.render(variables), rhythm, |text| {
-                Chunk::Reasoning { text, signature: String::new() }
+                Delta::Reasoning { text, signature: String::new() }
             }),
             Action::Repeat { count, text, rhythm } => {
                 let text = text.render(variables);
-                let again = (0..count).map(move |_| delta(text.clone(), rhythm, Chunk::Text));
+                let again = (0..count).map(move |_| words(text.clone(), rhythm, Delta::Text));
                 Box::new(again)
             }
             Action::Call { tool, input, rhythm } => {
@@ -59,24 +65,30 @@ pub fn of(
             Action::Cut => one(Beat::Fail(Failure::Cut)),
         }
     });
-    actions.chain([finished])
+    actions.chain([finish])
 }
 
-fn say(text: String, rhythm: Rhythm, chunk: impl Fn(String) -> Chunk + Send + 'static) -> Beats {
-    Box::new(Deltas::of(text, rhythm).map(move |text| delta(text, rhythm, &chunk)))
+fn say(text: String, rhythm: Rhythm, delta: impl Fn(String) -> Delta + Send + 'static) -> Beats {
+    Box::new(Deltas::of(text, rhythm).map(move |text| words(text, rhythm, &delta)))
 }
 
-fn call(index: i32, provider_call_id: String, tool: String, input: String, rhythm: Rhythm) -> Beats {
-    let started = Beat::Mark(Chunk::ToolCallStarted { index, provider_call_id, tool });
+fn call(
+    index: i32,
+    provider_call_id: String,
+    tool: String,
+    input: String,
+    rhythm: Rhythm,
+) -> Beats {
+    let started = Beat::Frame(Delta::ToolCallStarted { index, provider_call_id, tool });
     let deltas = Deltas::of(input.clone(), rhythm).map(move |text| {
-        delta(text, rhythm, |input_json| Chunk::ToolCallDelta { index, input_json })
+        words(text, rhythm, |input_json| Delta::ToolCallInput { index, input_json })
     });
-    let completed = Beat::Mark(Chunk::ToolCallCompleted { index, input_json: input });
+    let completed = Beat::Frame(Delta::ToolCallCompleted { index, input_json: input });
     Box::new(iter::once(started).chain(deltas).chain([completed]))
 }
 
-fn delta(text: String, rhythm: Rhythm, chunk: impl Fn(String) -> Chunk) -> Beat {
-    Beat::Delta { size: text.chars().count(), chunk: chunk(text), pace: rhythm.pace }
+fn words(text: String, rhythm: Rhythm, delta: impl Fn(String) -> Delta) -> Beat {
+    Beat::Words { characters: text.chars().count(), delta: delta(text), pace: rhythm.pace }
 }
 
 fn one(beat: Beat) -> Beats {

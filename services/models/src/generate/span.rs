@@ -1,0 +1,59 @@
+//! A request as a trace shows it, in OpenTelemetry's words for generative AI.
+
+use opentelemetry::{Array, StringValue, Value};
+use tracing::{Span, field::Empty, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::{
+    catalogue::Model,
+    facts::Correlation,
+    provider::{Failure, FinishReason},
+    usage::Usage,
+};
+
+pub fn chat(
+    model: &Model,
+    correlation: &Correlation,
+    max_output_tokens: i32,
+    temperature: Option<f64>,
+) -> Span {
+    info_span!(
+        "chat",
+        otel.name = format!("chat {}", model.model),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        "error.type" = Empty,
+        gen_ai.operation.name = "chat",
+        gen_ai.provider.name = model.provider,
+        gen_ai.conversation.id = correlation.session_id,
+        gen_ai.request.model = model.model,
+        gen_ai.request.max_tokens = max_output_tokens,
+        gen_ai.request.temperature = temperature,
+        gen_ai.request.stream = true,
+        gen_ai.response.model = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        gen_ai.usage.cache_read.input_tokens = Empty,
+        gen_ai.usage.cache_creation.input_tokens = Empty,
+        turn.id = correlation.turn_id,
+        step.id = correlation.step_id,
+    )
+}
+
+pub fn finished(span: &Span, model: &Model, finish_reason: FinishReason, usage: &Usage) {
+    span.record("gen_ai.response.model", &model.model);
+    // The convention counts cached tokens as input; ours counts each token once.
+    let input = [usage.input, usage.cache_read, usage.cache_write];
+    span.record("gen_ai.usage.input_tokens", input.map(i64::from).iter().sum::<i64>());
+    span.record("gen_ai.usage.output_tokens", usage.output);
+    span.record("gen_ai.usage.cache_read.input_tokens", usage.cache_read);
+    span.record("gen_ai.usage.cache_creation.input_tokens", usage.cache_write);
+    // A list, which is a value that spans have and `tracing` has not.
+    let reasons = vec![StringValue::from(finish_reason.as_str())];
+    span.set_attribute("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons)));
+}
+
+pub fn failed(span: &Span, failure: &Failure) {
+    span.record("otel.status_code", "ERROR");
+    span.record("error.type", failure.kind());
+}
