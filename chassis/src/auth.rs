@@ -9,6 +9,8 @@ mod internal;
 mod jwks;
 mod jwk_source;
 pub mod keys;
+mod key_check;
+mod key_text;
 mod scopes;
 
 use std::sync::Arc;
@@ -51,7 +53,7 @@ pub struct Auth(Arc<Inner>);
 struct Inner {
     internal: internal::Internal,
     jwks: Option<jwks::Jwks>,
-    keys: keys::Keys,
+    keys: key_check::KeyCheck,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -77,14 +79,14 @@ impl Auth {
         Ok(Auth(Arc::new(Inner {
             internal: internal::Internal::new(service, &args.auth_internal_secret)?,
             jwks: jwks::Jwks::new(args).await?,
-            keys: keys::Keys::new(db),
+            keys: key_check::KeyCheck::new(db),
         })))
     }
 
     /// Who is behind the `authorization` header.
     pub async fn authenticate(&self, headers: &HeaderMap) -> Result<Caller, Error> {
         let credential = bearer(headers)?;
-        if credential.starts_with(keys::PREFIX) {
+        if credential.starts_with(key_text::PREFIX) {
             return self.0.keys.verify(credential).await;
         }
         let header = jsonwebtoken::decode_header(credential)

@@ -11,6 +11,10 @@ pub const HEADER: HeaderName = HeaderName::from_static("x-request-id");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestId(Arc<str>);
 
+/// A header cannot be read.
+#[derive(Debug, Clone, Copy)]
+pub struct Malformed;
+
 tokio::task_local! {
     static CURRENT: RequestId;
 }
@@ -25,16 +29,16 @@ impl RequestId {
         RequestId(Uuid::now_v7().simple().to_string().into())
     }
 
-    /// The id that a call came with; `Err` says that it is malformed.
-    pub fn from_headers(headers: &HeaderMap) -> Option<Result<RequestId, ()>> {
+    /// The id that a call came with, if it came with one.
+    pub fn from_headers(headers: &HeaderMap) -> Result<Option<RequestId>, Malformed> {
         let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
-        let value = headers.get(HEADER)?;
-        Some(match value.to_str() {
-            Ok(text) if (1..=128).contains(&text.len()) && text.as_bytes().iter().all(allowed) => {
-                Ok(RequestId(text.into()))
+        let Some(value) = headers.get(HEADER) else { return Ok(None) };
+        match value.as_bytes() {
+            bytes if (1..=128).contains(&bytes.len()) && bytes.iter().all(allowed) => {
+                Ok(Some(RequestId(String::from_utf8_lossy(bytes).into())))
             }
-            _ => Err(()),
-        })
+            _ => Err(Malformed),
+        }
     }
 
     pub fn as_str(&self) -> &str {

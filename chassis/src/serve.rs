@@ -1,13 +1,15 @@
 //! Serving: everything between the socket and a service's own code.
 
-mod body;
+mod calls;
 mod call;
-mod health;
-mod limits;
-mod metrics;
-mod ops;
+mod body;
 mod end;
 mod finish;
+mod limits;
+mod metrics;
+mod health;
+mod ops;
+mod names;
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
@@ -117,7 +119,7 @@ impl Server {
             ops::serve(address, health, done).await?;
         }
 
-        let calls = call::Calls::new(self.auth, args, cut.clone(), draining);
+        let calls = calls::Calls::new(self.auth, args, cut.clone(), draining);
         let mut transport = Transport::builder()
             .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
@@ -128,14 +130,9 @@ impl Server {
         }
         let mut router = transport.add_routes(routes).add_service(health_service);
         if args.reflection {
-            let reflection = || {
-                tonic_reflection::server::Builder::configure()
-                    .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
-                    .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-            };
             router = router
-                .add_service(reflection().build_v1()?)
-                .add_service(reflection().build_v1alpha()?);
+                .add_service(names::reflection(self.service).build_v1()?)
+                .add_service(names::reflection(self.service).build_v1alpha()?);
         }
 
         info!(service = self.service, address = %listener.local_addr()?, "serving");

@@ -1,29 +1,18 @@
-//! API keys: `wl_`, the 26 characters of the id, `_`, and 52 that are the secret.
-
-use std::{sync::Arc, time::Duration};
+//! The API keys of a tenant: made, listed, revoked.
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
-use moka::future::Cache;
 use proto::auth::v1::Scope;
-use rand::{TryRngCore as _, rngs::OsRng};
 use secrecy::SecretString;
-use sha2::{Digest as _, Sha256};
-use sqlx::{PgExecutor, PgPool};
-use subtle::ConstantTimeEq as _;
+use sqlx::PgExecutor;
 
-use super::{Caller, Error, Kind, Scopes, caller::is_subject};
-use crate::{
-    Tenant,
-    id::{BASE32, decode_bare},
-};
+use super::{Scopes, caller::is_subject, key_text::Secret};
+use crate::Tenant;
 
 crate::id!(
     /// Names an API key without giving it away.
     KeyId, "key"
 );
-
-pub const PREFIX: &str = "wl_";
 
 /// A key as people manage it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -77,7 +66,8 @@ pub async fn create(db: impl PgExecutor<'_>, new: NewKey) -> Result<(Key, Secret
     }
 
     let id = KeyId::new();
-    let (secret, hash) = new_secret();
+    let secret = Secret::new();
+    let hash = secret.sha256();
     let created_at = sqlx::query_scalar!(
         r#"
         insert into auth.api_key (id, tenant_id, subject, name, secret_sha256, scopes, expires_at)
@@ -95,8 +85,7 @@ pub async fn create(db: impl PgExecutor<'_>, new: NewKey) -> Result<(Key, Secret
     .fetch_one(db)
     .await?;
 
-    let bare_id = BASE32.encode(id.uuid().as_bytes());
-    let text = SecretString::from(format!("{PREFIX}{bare_id}_{secret}"));
+    let text = secret.key_text(id);
     let NewKey { tenant, subject, name, scopes, expires_at } = new;
     let created_at = created_at.to_jiff();
     let key = Key { id, tenant, subject, name, scopes, created_at, expires_at, revoked_at: None };
@@ -140,7 +129,7 @@ pub async fn list(
     .await
 }
 
-/// Revokes a key, everywhere within [`CACHED`]. Revoking twice changes nothing.
+/// Revokes a key, everywhere within seconds. Revoking twice changes nothing.
 pub async fn revoke(
     db: impl PgExecutor<'_>,
     tenant: &Tenant,
@@ -159,97 +148,4 @@ pub async fn revoke(
     .fetch_optional(db)
     .await?;
     revoked_at.map(|time| time.to_jiff()).ok_or(KeyError::NotFound(id))
-}
-
-/// How long a process believes what it read about a key, or that there is none.
-pub const CACHED: Duration = Duration::from_secs(5);
-
-/// Bounds the memory that callers with invented ids can take up.
-const CACHE_ENTRIES: u64 = 10_000;
-
-/// Verifies keys without asking the database about the same one again and again.
-pub struct Keys {
-    db: PgPool,
-    cache: Cache<KeyId, Option<Arc<Stored>>>,
-}
-
-/// What verification needs to know of a key.
-struct Stored {
-    tenant: Tenant,
-    subject: String,
-    scopes: Scopes,
-    secret_sha256: Vec<u8>,
-    expires_at: Option<Timestamp>,
-    revoked_at: Option<Timestamp>,
-}
-
-impl Keys {
-    pub fn new(db: PgPool) -> Keys {
-        let cache = Cache::builder().max_capacity(CACHE_ENTRIES).time_to_live(CACHED).build();
-        Keys { db, cache }
-    }
-
-    pub async fn verify(&self, text: &str) -> Result<Caller, Error> {
-        let (id, hash) = parse(text).ok_or(Error::Unauthenticated("malformed API key"))?;
-        let stored = self.cache.try_get_with(id, stored(&self.db, id)).await?;
-        let stored = stored.ok_or(Error::Unauthenticated("unknown API key"))?;
-        if !bool::from(stored.secret_sha256.ct_eq(&hash)) {
-            return Err(Error::Unauthenticated("wrong API key secret"));
-        }
-        if stored.revoked_at.is_some() {
-            return Err(Error::Unauthenticated("revoked API key"));
-        }
-        if stored.expires_at.is_some_and(|time| time <= Timestamp::now()) {
-            return Err(Error::Unauthenticated("expired API key"));
-        }
-        Ok(Caller {
-            tenant: stored.tenant.clone(),
-            subject: stored.subject.clone(),
-            scopes: stored.scopes.without(Scope::Internal),
-            kind: Kind::ApiKey,
-        })
-    }
-}
-
-async fn stored(db: &PgPool, id: KeyId) -> sqlx::Result<Option<Arc<Stored>>> {
-    sqlx::query!(
-        r#"
-        select
-            tenant_id as "tenant: Tenant", subject, scopes, secret_sha256,
-            expires_at as "expires_at: jiff_sqlx::Timestamp",
-            revoked_at as "revoked_at: jiff_sqlx::Timestamp"
-        from auth.api_key
-        where id = $1
-        "#,
-        id as _,
-    )
-    .map(|row| {
-        Arc::new(Stored {
-            tenant: row.tenant,
-            subject: row.subject,
-            scopes: Scopes::from_names(row.scopes.iter().map(String::as_str)),
-            secret_sha256: row.secret_sha256,
-            expires_at: row.expires_at.map(|time| time.to_jiff()),
-            revoked_at: row.revoked_at.map(|time| time.to_jiff()),
-        })
-    })
-    .fetch_optional(db)
-    .await
-}
-
-const SECRET_BYTES: usize = 32;
-
-fn new_secret() -> (String, [u8; 32]) {
-    let mut bytes = [0; SECRET_BYTES];
-    OsRng.try_fill_bytes(&mut bytes).expect("the system has randomness");
-    (BASE32.encode(&bytes), Sha256::digest(bytes).into())
-}
-
-/// The id in a key's text and the hash of the secret in it, if the text can be a key at all.
-fn parse(text: &str) -> Option<(KeyId, [u8; 32])> {
-    let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
-    let id = KeyId::from_uuid(decode_bare(id)?);
-    let secret =
-        BASE32.decode(secret.as_bytes()).ok().filter(|bytes| bytes.len() == SECRET_BYTES)?;
-    Some((id, Sha256::digest(secret).into()))
 }

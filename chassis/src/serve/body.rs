@@ -27,8 +27,8 @@ impl CallBody {
     pub fn new(
         inner: Body,
         call: Call,
-        room: Option<OwnedSemaphorePermit>,
         end: Option<BoxFuture<'static, Status>>,
+        room: Option<OwnedSemaphorePermit>,
     ) -> CallBody {
         CallBody { inner, call, end, _room: room }
     }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic_types::ErrorDetails;
 
-use crate::status::with_details;
+use crate::{request_id::Malformed, status::with_details};
 
 /// Resolves when the caller's deadline has passed or `stop` is cancelled.
 pub fn end(deadline: Option<Instant>, stop: CancellationToken) -> BoxFuture<'static, Status> {
@@ -36,10 +36,10 @@ fn failed(reason: Reason, message: &str) -> Status {
 /// The transport enforces the same deadline without giving a reason, so ours is a little earlier.
 const HEAD_START: Duration = Duration::from_millis(2);
 
-/// When a call that arrives now must be over; `Err` says that `grpc-timeout` is malformed.
-pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, ()> {
+/// When a call that arrives now must be over.
+pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Malformed> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
-    let timeout = value.to_str().ok().and_then(parse).ok_or(())?;
+    let timeout = value.to_str().ok().and_then(parse).ok_or(Malformed)?;
     Ok(Instant::now().checked_add(timeout.saturating_sub(HEAD_START)))
 }
 

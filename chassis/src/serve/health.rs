@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic_health::{ServingStatus, server::HealthReporter};
 use tracing::{info, warn};
 
+use super::names::grpc_services;
 use crate::Redis;
 
 const PERIOD: Duration = Duration::from_secs(1);
@@ -31,6 +32,9 @@ type Detail = Box<dyn Fn() -> Value + Send + Sync>;
 
 pub struct Health {
     service: &'static str,
+
+    /// Whom callers may ask about: everything, this service, each part of its contract.
+    names: Vec<String>,
     postgres: Postgres,
     pub redis: Option<Redis>,
     pub details: Vec<(&'static str, Detail)>,
@@ -41,8 +45,11 @@ pub struct Health {
 
 impl Health {
     pub fn new(service: &'static str, db: &PgPool) -> Health {
+        let mut names = grpc_services(service);
+        names.extend([String::new(), service.to_owned()]);
         Health {
             service,
+            names,
             postgres: Postgres::new(db),
             redis: None,
             details: Vec::new(),
@@ -95,8 +102,9 @@ impl Health {
         };
         let draining = self.draining.load(Relaxed);
         let serving = self.is_serving();
-        reporter.set_service_status("", status(serving)).await;
-        reporter.set_service_status(self.service, status(serving)).await;
+        for name in &self.names {
+            reporter.set_service_status(name, status(serving)).await;
+        }
         if self.redis.is_some() {
             let redis = !draining && self.redis_answers.load(Relaxed);
             reporter.set_service_status("redis", status(redis)).await;
