@@ -32,9 +32,10 @@ pub fn routes(
     stop: CancellationToken,
 ) -> Routes {
     let api = Api { catalogue, providers, stop };
-    // Answers are streams of a few bytes at a time, which compressing makes larger.
+    // The contract promises room for a prompt, whatever else the limit is. Answers are
+    // streams of a few bytes at a time, which compressing would make larger.
     let models = ModelServiceServer::new(api)
-        .max_decoding_message_size(chassis.server.max_message_bytes)
+        .max_decoding_message_size(chassis.server.max_message_bytes.max(decode::MAX_REQUEST_BYTES))
         .max_encoding_message_size(chassis.server.max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip);
     Routes::new(models)

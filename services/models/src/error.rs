@@ -58,8 +58,8 @@ impl Error {
     /// What a provider's failure is to our caller. Before the first delta trying again
     /// repeats nothing, so the kind of failure matters; after it, that it is one.
     pub fn of(failure: Failure, model: &Model, tokens: i32, before_first_delta: bool) -> Error {
-        let Model { provider, model: name, context_tokens, .. } = model;
-        let (provider, model) = (provider.clone(), name.clone());
+        let (context, name) = (model.context_tokens, model.name());
+        let (provider, model) = (model.provider.clone(), model.model.clone());
         if !before_first_delta {
             return Error::StreamCut { provider, model, cause: failure };
         }
@@ -73,7 +73,7 @@ impl Error {
                 Error::RateLimited { provider, model, retry_after }
             }
             Failure::Auth => Error::ProviderAuth { provider },
-            Failure::Overflow => Error::ContextOverflow { model, tokens, context: *context_tokens },
+            Failure::Overflow => Error::ContextOverflow { model: name, tokens, context },
             Failure::Refused => Error::ContentRefused { provider, model },
             Failure::Invalid(problem) => Error::ProviderInvalidRequest { provider, model, problem },
             Failure::Script(error) => Error::Script(error),

@@ -60,7 +60,8 @@ pub fn generate(
         yield fact(facts::cost_estimated(model, task.tokens, max_output_tokens));
 
         let span = span::chat(model, &correlation, max_output_tokens, temperature);
-        let request = Request { prompt: Arc::new(prompt), max_output_tokens, attempt };
+        let profile = task.profile.clone();
+        let request = Request { prompt: Arc::new(prompt), profile, max_output_tokens, attempt };
         let provider = providers.get(&model.provider).ok_or_else(|| Error::ModelNotFound(model.name()))?;
         let mut chunks = provider.generate(request);
         let mut meter = Meter::default();

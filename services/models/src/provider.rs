@@ -34,6 +34,8 @@ impl Providers {
 #[derive(Debug, Clone)]
 pub struct Request {
     pub prompt: Arc<Prompt>,
+    /// What kind of work it is: `chat`, `title`, …
+    pub profile: String,
     /// How many tokens the answer may have.
     pub max_output_tokens: i32,
     /// 1, and more when the caller repeats a request.

@@ -173,56 +173,104 @@ mod tests {
 
     #[test]
     fn a_model_that_is_named_is_the_only_candidate() {
-        check(Some("scripted"), "chat", &[], 10, expect![[r#"
+        check(
+            Some("scripted"),
+            "chat",
+            &[],
+            10,
+            expect![[r#"
             scripted was asked for
             + scripted/demo 1.0 lacks []
             - scripted/small not_requested: another model was asked for
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn whoever_names_a_model_gets_it_with_its_gaps() {
-        check(Some("scripted/small"), "chat", &[Capability::Images], 10, expect![[r#"
+        check(
+            Some("scripted/small"),
+            "chat",
+            &[Capability::Images],
+            10,
+            expect![[r#"
             scripted/small was asked for
             + scripted/small 0.5 lacks [Images]
             - scripted/demo not_requested: another model was asked for
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn a_profile_prefers_its_tier() {
-        check(None, "chat", &[], 10, expect![[r#"
+        check(
+            None,
+            "chat",
+            &[],
+            10,
+            expect![[r#"
             best for chat: a balanced model, score 1.0
             + scripted/demo 1.0 lacks []
             + scripted/small 0.5 lacks []
-        "#]]);
-        check(None, "title", &[], 10, expect![[r#"
+        "#]],
+        );
+        check(
+            None,
+            "title",
+            &[],
+            10,
+            expect![[r#"
             best for title: a cheap model, score 1.0
             + scripted/small 1.0 lacks []
             + scripted/demo 0.5 lacks []
-        "#]]);
-        check(None, "code", &[], 10, expect![[r#"
+        "#]],
+        );
+        check(
+            None,
+            "code",
+            &[],
+            10,
+            expect![[r#"
             best for code: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
             + scripted/small 0.0 lacks []
-        "#]]);
+        "#]],
+        );
     }
 
     #[test]
     fn a_model_that_cannot_serve_says_why() {
-        check(None, "title", &[Capability::Images, Capability::Reasoning], 10, expect![[r#"
+        check(
+            None,
+            "title",
+            &[Capability::Images, Capability::Reasoning],
+            10,
+            expect![[r#"
             best for title: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
             - scripted/small capability: lacks images, reasoning
-        "#]]);
-        check(None, "title", &[], 10_000, expect![[r#"
+        "#]],
+        );
+        check(
+            None,
+            "title",
+            &[],
+            10_000,
+            expect![[r#"
             best for title: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
             - scripted/small context: 10000 tokens do not fit into 8000
-        "#]]);
-        check(Some("scripted/small"), "chat", &[], 10_000, expect![[r#"
+        "#]],
+        );
+        check(
+            Some("scripted/small"),
+            "chat",
+            &[],
+            10_000,
+            expect![[r#"
             - scripted/demo not_requested: another model was asked for
             - scripted/small context: 10000 tokens do not fit into 8000
-        "#]]);
+        "#]],
+        );
     }
 }

@@ -21,6 +21,8 @@ pub async fn serve(
     }
 
     let db = database::connect(&config.chassis.database, "models").await?;
+    // Nothing of ours is stored yet: only the schema that knows the callers.
+    database::migrate(&db, &database::MIGRATIONS).await?;
     let auth = Auth::new("models", &config.chassis.auth, db.clone()).await?;
     let routes = api::routes(&config.chassis, catalogue, providers, stop.clone());
     Server::new("models", &config.chassis, &db, auth).serve(listener, routes, stop).await

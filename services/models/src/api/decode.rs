@@ -21,6 +21,10 @@ use crate::{
 };
 
 const MAX_PROMPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// The largest prompt and everything beside it.
+pub const MAX_REQUEST_BYTES: usize = 2 * MAX_PROMPT_BYTES;
+
 const MAX_SYSTEM_BYTES: usize = 1024 * 1024;
 const MAX_IMAGE_BYTES: usize = 10 * 1024 * 1024;
 const MAX_MESSAGES: usize = 100_000;

@@ -4,6 +4,7 @@
 //! so the same request has the same answer on every replica.
 
 mod beats;
+mod introduction;
 
 use async_stream::try_stream;
 use futures::{
@@ -16,7 +17,7 @@ use self::beats::Beat;
 use super::{Chunk, Failure, FinishReason, Provider, Request};
 use crate::{
     prompt::{Content, Message, Prompt, Role},
-    script::{self, Action, Rhythm, Script, Step, Text, Variables},
+    script::{self, Script, Step, Variables},
     usage,
 };
 
@@ -24,7 +25,7 @@ pub struct Scripted;
 
 impl Provider for Scripted {
     fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>> {
-        match Scene::find(&request.prompt) {
+        match Scene::find(&request.prompt, &request.profile) {
             Ok(scene) => play(scene, request).boxed(),
             Err(error) => stream::iter([Err(error.into())]).boxed(),
         }
@@ -44,19 +45,17 @@ impl Scene {
     ///
     /// The first belongs to its message and goes on over as many turns as it has
     /// steps. The second belongs to the agent and begins anew with every turn.
-    fn find(prompt: &Prompt) -> Result<Scene, script::Error> {
+    fn find(prompt: &Prompt, profile: &str) -> Result<Scene, script::Error> {
         let messages = &prompt.messages;
-        let turn = messages.iter().rposition(is_user).unwrap_or(0);
-        for (start, message) in messages.iter().enumerate().rev() {
-            if is_user(message)
-                && let Some(script) = message.texts().find_map(|text| script::split(text).1)
-            {
-                return Scene::of(script, &messages[start..]);
-            }
+        if !introduction::is_onlooker(profile)
+            && let Some((start, script)) = script_of_user(messages)
+        {
+            return Scene::of(script, &messages[start..]);
         }
+        let turn = messages.iter().rposition(is_user).unwrap_or(0);
         match script::split(&prompt.system).1 {
             Some(script) => Scene::of(script, &messages[turn..]),
-            None => Ok(Scene { index: 0, step: introduction(user(prompt)) }),
+            None => Ok(Scene { index: 0, step: introduction::step(profile, prompt) }),
         }
     }
 
@@ -102,24 +101,14 @@ fn play(
     }
 }
 
-/// What the model says to somebody who has not found the language yet.
-fn introduction(user: &str) -> Step {
-    const QUOTED: usize = 200;
-    let mut quote: String = user.chars().take(QUOTED).collect();
-    if quote.len() < user.len() {
-        quote.push('…');
-    }
-    let answer = format!(
-        "You said: {quote}\n\n\
-         I am the scripted model: I need no key and do what a script says. Write a line \
-         `#!script` in your message, or in the agent's system prompt, and lines like these below it:\n\n\
-         say Let me look.\n\
-         call bash {{\"command\": \"ls\"}}\n\
-         ---\n\
-         say I found {{{{tool_result}}}}\n"
-    );
-    let say = Action::Say { text: Text::literal(answer), rhythm: Rhythm::default() };
-    Step { actions: vec![say], ..Step::default() }
+/// The newest script of a user message, and where that message is.
+fn script_of_user(messages: &[Message]) -> Option<(usize, &str)> {
+    messages.iter().enumerate().rev().filter(|(_, message)| is_user(message)).find_map(
+        |(start, message)| {
+            let script = message.texts().find_map(|text| script::split(text).1)?;
+            Some((start, script))
+        },
+    )
 }
 
 /// What a person reads of the last user message.

@@ -3,8 +3,16 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// Prints a script as it was understood, one action a line.
 fn check(script: &str, expect: Expect) {
-    expect.assert_debug_eq(&Script::parse(script).unwrap().steps);
+    let mut lines = String::new();
+    for Step { actions, usage, finish } in Script::parse(script).unwrap().steps {
+        lines += &format!("step: {usage:?}, {finish:?}\n");
+        for action in actions {
+            lines += &format!("  {action:?}\n");
+        }
+    }
+    expect.assert_eq(&lines);
 }
 
 #[test]
@@ -29,237 +37,47 @@ fn every_verb_has_a_meaning() {
             "cut\n",
         ),
         expect![[r#"
-            [
-                Step {
-                    actions: [
-                        Say {
-                            text: Text(
-                                [
-                                    Literal(
-                                        " two spaces ",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: None,
-                                pace: 0ns,
-                            },
-                        },
-                        Think {
-                            text: Text(
-                                [
-                                    Literal(
-                                        "a\nb",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: None,
-                                pace: 0ns,
-                            },
-                        },
-                        Repeat {
-                            count: 2,
-                            text: Text(
-                                [
-                                    User,
-                                    Literal(
-                                        "!",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: Some(
-                                    3,
-                                ),
-                                pace: 1.5s,
-                            },
-                        },
-                        Call {
-                            tool: "read",
-                            input: Text(
-                                [
-                                    Literal(
-                                        "{\"path\": \"",
-                                    ),
-                                    ToolResult,
-                                    Literal(
-                                        "\"}",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: Some(
-                                    3,
-                                ),
-                                pace: 1.5s,
-                            },
-                        },
-                        Call {
-                            tool: "list",
-                            input: Text(
-                                [
-                                    Literal(
-                                        "{}",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: Some(
-                                    3,
-                                ),
-                                pace: 1.5s,
-                            },
-                        },
-                        Call {
-                            tool: "broken",
-                            input: Text(
-                                [
-                                    Literal(
-                                        "{",
-                                    ),
-                                ],
-                            ),
-                            rhythm: Rhythm {
-                                chunk: Some(
-                                    3,
-                                ),
-                                pace: 1.5s,
-                            },
-                        },
-                        Delay(
-                            200ms,
-                        ),
-                        Fail {
-                            fault: RateLimit(
-                                120s,
-                            ),
-                            attempts: First(
-                                3,
-                            ),
-                        },
-                        Fail {
-                            fault: Auth,
-                            attempts: All,
-                        },
-                        Hang,
-                        Cut,
-                    ],
-                    usage: Some(
-                        Usage {
-                            input: 1,
-                            output: 2,
-                            reasoning: 1,
-                            cache_read: 0,
-                            cache_write: 0,
-                        },
-                    ),
-                    finish: Some(
-                        Length,
-                    ),
-                },
-            ]
+            step: Some(Usage { input: 1, output: 2, reasoning: 1, cache_read: 0, cache_write: 0 }), Some(Length)
+              Say { text: Text([Literal(" two spaces ")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+              Think { text: Text([Literal("a\nb")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+              Repeat { count: 2, text: Text([User, Literal("!")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+              Call { tool: "read", input: Text([Literal("{\"path\": \""), ToolResult, Literal("\"}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+              Call { tool: "list", input: Text([Literal("{}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+              Call { tool: "broken", input: Text([Literal("{")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+              Delay(200ms)
+              Fail { fault: RateLimit(120s), attempts: First(3) }
+              Fail { fault: Auth, attempts: All }
+              Hang
+              Cut
         "#]],
     );
 }
 
 #[test]
 fn steps_are_separated_and_may_be_empty() {
-    check("say a\n --- \n---\nsay b", expect![[r#"
-        [
-            Step {
-                actions: [
-                    Say {
-                        text: Text(
-                            [
-                                Literal(
-                                    "a",
-                                ),
-                            ],
-                        ),
-                        rhythm: Rhythm {
-                            chunk: None,
-                            pace: 0ns,
-                        },
-                    },
-                ],
-                usage: None,
-                finish: None,
-            },
-            Step {
-                actions: [],
-                usage: None,
-                finish: None,
-            },
-            Step {
-                actions: [
-                    Say {
-                        text: Text(
-                            [
-                                Literal(
-                                    "b",
-                                ),
-                            ],
-                        ),
-                        rhythm: Rhythm {
-                            chunk: None,
-                            pace: 0ns,
-                        },
-                    },
-                ],
-                usage: None,
-                finish: None,
-            },
-        ]
-    "#]]);
+    check(
+        "say a\n --- \n---\nsay b",
+        expect![[r#"
+        step: None, None
+          Say { text: Text([Literal("a")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+        step: None, None
+        step: None, None
+          Say { text: Text([Literal("b")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+    "#]],
+    );
 }
 
 #[test]
 fn how_a_text_is_streamed_holds_for_all_lines_below() {
-    check("say a\nchunk 2\n---\nsay b", expect![[r#"
-        [
-            Step {
-                actions: [
-                    Say {
-                        text: Text(
-                            [
-                                Literal(
-                                    "a",
-                                ),
-                            ],
-                        ),
-                        rhythm: Rhythm {
-                            chunk: None,
-                            pace: 0ns,
-                        },
-                    },
-                ],
-                usage: None,
-                finish: None,
-            },
-            Step {
-                actions: [
-                    Say {
-                        text: Text(
-                            [
-                                Literal(
-                                    "b",
-                                ),
-                            ],
-                        ),
-                        rhythm: Rhythm {
-                            chunk: Some(
-                                2,
-                            ),
-                            pace: 0ns,
-                        },
-                    },
-                ],
-                usage: None,
-                finish: None,
-            },
-        ]
-    "#]]);
+    check(
+        "say a\nchunk 2\n---\nsay b",
+        expect![[r#"
+        step: None, None
+          Say { text: Text([Literal("a")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+        step: None, None
+          Say { text: Text([Literal("b")]), rhythm: Rhythm { chunk: Some(2), pace: 0ns } }
+    "#]],
+    );
 }
 
 #[test]
@@ -325,13 +143,13 @@ fn errors_name_the_line_and_the_problem() {
         "call read {\"path\": ": script line 3: expected a JSON object as the tool's input: EOF while parsing a value at line 1 column 8
         "call read {{user}}": script line 3: expected a JSON object as the tool's input: key must be a string at line 1 column 2
         "call read {\"path\": \"{{me}}\"}": script line 3: unknown variable me: there are tool_result and user
-        "delay": script line 3: expected a duration like 200ms, 1.5s or 2m
-        "delay 5": script line 3: expected a duration like 200ms, 1.5s or 2m
-        "delay 1h": script line 3: expected a duration like 200ms, 1.5s or 2m
-        "delay 11m": script line 3: expected a duration of at most 10m
-        "delay -1s": script line 3: expected a duration like 200ms, 1.5s or 2m
-        "delay 1..5s": script line 3: expected a duration of at most 10m
-        "pace s": script line 3: expected a duration of at most 10m
+        "delay": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "delay 5": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "delay 1h": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "delay 11m": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "delay -1s": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "delay 1..5s": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
+        "pace s": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
         "chunk 0": script line 3: expected a number of characters, from 1 to 65536
         "chunk many": script line 3: expected a number of characters, from 1 to 65536
         "usage tokens=1": script line 3: expected input=, output=, reasoning=, cache_read= or cache_write=
@@ -342,7 +160,7 @@ fn errors_name_the_line_and_the_problem() {
         "finish early": script line 3: expected stop, length, tool_calls or refused
         "fail": script line 3: expected transient, rate_limit, auth, overflow, refused or invalid
         "fail badly": script line 3: expected transient, rate_limit, auth, overflow, refused or invalid
-        "fail rate_limit": script line 3: expected a duration like 200ms, 1.5s or 2m
+        "fail rate_limit": script line 3: expected a duration like 200ms, 1.5s or 2m, at most 10m
         "fail rate_limit 1s 0": script line 3: expected how many attempts fail, from 1 to 1000
         "fail transient 1 2": script line 3: unexpected "2"
         "hang 1s": script line 3: unexpected "1s"

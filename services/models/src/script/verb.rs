@@ -12,6 +12,7 @@ const CHUNKS: RangeInclusive<usize> = 1..=65_536;
 const ATTEMPTS: RangeInclusive<u32> = 1..=1_000;
 const TOKENS: RangeInclusive<i32> = 0..=1_000_000_000;
 const MAX_DURATION: Duration = Duration::from_secs(600);
+const DURATION: &str = "expected a duration like 200ms, 1.5s or 2m, at most 10m";
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -163,13 +164,13 @@ fn duration(word: &str) -> Result<Duration> {
         "ms" => 0.001,
         "s" => 1.0,
         "m" => 60.0,
-        _ => return Err("expected a duration like 200ms, 1.5s or 2m".to_owned()),
+        _ => return Err(DURATION.to_owned()),
     };
     word.strip_suffix(unit)
         .and_then(|number| number.parse::<f64>().ok())
         .and_then(|number| Duration::try_from_secs_f64(number * seconds_in_unit).ok())
         .filter(|duration| *duration <= MAX_DURATION)
-        .ok_or_else(|| "expected a duration of at most 10m".to_owned())
+        .ok_or_else(|| DURATION.to_owned())
 }
 
 fn number<N>(what: &str, word: &str, range: RangeInclusive<N>) -> Result<N>

@@ -4,7 +4,7 @@ use expect_test::{expect, expect_file};
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::{prompt::Tool, provider::Delta};
+use crate::{prompt::Tool, provider::Delta, usage::Usage};
 
 fn message(role: Role, content: Content) -> Message {
     Message { role, content: vec![content] }
@@ -28,13 +28,15 @@ fn result(text: &str) -> Message {
 }
 
 fn request(prompt: &Prompt, attempt: u32) -> Request {
-    Request { prompt: Arc::new(prompt.clone()), max_output_tokens: 1_000, attempt }
+    let (prompt, profile) = (Arc::new(prompt.clone()), "chat".to_owned());
+    Request { prompt, profile, max_output_tokens: 1_000, attempt }
 }
 
 /// What the model says to a prompt, without the pauses.
-async fn answer(prompt: &Prompt) -> String {
+async fn answer(prompt: &Prompt, profile: &str) -> String {
     let mut text = String::new();
-    let mut chunks = Scripted.generate(request(prompt, 1));
+    let request = Request { profile: profile.to_owned(), ..request(prompt, 1) };
+    let mut chunks = Scripted.generate(request);
     while let Some(chunk) = chunks.next().await {
         match chunk.unwrap() {
             Chunk::Delta(Delta::Text(delta)) => text += &delta,
@@ -52,7 +54,7 @@ async fn says(system: &str, messages: &[Message], expected: &str) {
         messages: messages.to_vec(),
         tools: Vec::<Tool>::new(),
     };
-    assert_eq!(answer(&prompt).await, format!("{expected}{FINISHED}"));
+    assert_eq!(answer(&prompt, "chat").await, format!("{expected}{FINISHED}"));
 }
 
 #[tokio::test]
@@ -99,7 +101,22 @@ async fn without_a_script_the_model_introduces_itself() {
         call bash {"command": "ls"}
         ---
         say I found {{tool_result}}
-        [Finished { finish_reason: Stop, usage: None }]"#]].assert_eq(&answer(&prompt).await);
+        [Finished { finish_reason: Stop, usage: None }]"#]].assert_eq(&answer(&prompt, "chat").await);
+}
+
+/// Who writes a title or a summary must not play the conversation it reads again.
+#[tokio::test]
+async fn an_onlooker_has_only_its_own_script() {
+    let messages = vec![user("Lunch?\nToday?\n#!script\nfail auth"), assistant("Yes.")];
+    let mut prompt = Prompt { messages, ..Prompt::default() };
+    assert_eq!(answer(&prompt, "title").await, format!("Lunch?{FINISHED}"));
+    expect![[r#"
+        A conversation of 2 messages. Last: Lunch?
+        Today?[Finished { finish_reason: Stop, usage: None }]"#]]
+    .assert_eq(&answer(&prompt, "summary").await);
+    prompt.messages.push(user("Write a title."));
+    prompt.system = "You write titles.\n#!script\nsay About lunch".to_owned();
+    assert_eq!(answer(&prompt, "title").await, format!("About lunch{FINISHED}"));
 }
 
 #[tokio::test]
@@ -153,22 +170,23 @@ async fn transcript(script: &str) -> String {
     let mut prompt = Prompt { messages: vec![user(script)], ..Prompt::default() };
     for step in 1.. {
         let mut lines = Vec::new();
-        let mut failed = true;
-        for attempt in 1..=2 {
-            if failed {
-                failed = attempt_at(&prompt, attempt, &mut lines).await.is_err();
-            }
+        let mut played = attempt_at(&prompt, 1, &mut lines).await;
+        if let Err(Failure::Transient(_) | Failure::RateLimited { .. }) = played {
+            played = attempt_at(&prompt, 2, &mut lines).await;
         }
-        let calls = lines.iter().filter(|(verb, _)| verb.starts_with("call")).count();
-        if lines.len() > 1 {
-            writeln!(text, "answer {step}").unwrap();
-        }
-        for (verb, deltas) in &lines[..lines.len() - usize::from(lines.len() == 1)] {
-            writeln!(text, "  {verb:6} {}", deltas.join("|")).unwrap();
-        }
-        if failed || lines.len() == 1 {
+        if let [(_, finish)] = lines.as_slice()
+            && finish == &["stop"]
+        {
             break;
         }
+        writeln!(text, "answer {step}").unwrap();
+        for (verb, deltas) in &lines {
+            writeln!(text, "  {verb:6} {}", deltas.join("|")).unwrap();
+        }
+        if played.is_err() {
+            break;
+        }
+        let calls = lines.iter().filter(|(verb, _)| verb.starts_with("call")).count();
         prompt.messages.push(assistant(""));
         let results = (1..=calls).map(|call| result(&format!("the result of call {call}")));
         prompt.messages.extend(results);
@@ -194,8 +212,12 @@ async fn attempt_at(prompt: &Prompt, attempt: u32, lines: &mut Vec<Line>) -> Res
             }
             Ok(Chunk::Delta(Delta::ToolCallCompleted { .. })) => continue,
             Ok(Chunk::Finished { finish_reason, usage }) => {
-                if let Some(usage) = usage {
-                    lines.push(("usage".to_owned(), vec![format!("{usage:?}")]));
+                if let Some(Usage { input, output, reasoning, cache_read, cache_write }) = usage {
+                    let counts = format!(
+                        "input={input} output={output} reasoning={reasoning} \
+                         cache_read={cache_read} cache_write={cache_write}"
+                    );
+                    lines.push(("usage".to_owned(), vec![counts]));
                 }
                 lines.push(("finish".to_owned(), vec![finish_reason.as_str().to_owned()]));
                 return Ok(());
