@@ -13,8 +13,17 @@ mod cluster;
 mod postgres;
 mod redis;
 mod servers;
+mod service;
+mod replica;
+mod ground;
+mod plan;
+mod fleet;
 
+pub use fleet::Fleet;
+pub use plan::Plan;
 pub use postgres::Postgres;
 pub use process::Process;
 pub use redis::Redis;
+pub use replica::Replica;
 pub use servers::Servers;
+pub use service::Service;

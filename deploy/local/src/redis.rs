@@ -11,6 +11,8 @@ use crate::{
 };
 
 const START: Duration = Duration::from_secs(20);
+/// Enough for every fleet of a test run to have one of its own.
+const DATABASES: usize = 4096;
 const STOP: Duration = Duration::from_secs(20);
 
 /// One Redis server on a loopback port, with an append-only file and a password.
@@ -33,7 +35,7 @@ impl Redis {
             &format!(
                 "bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {data:?}\n\
                  appendonly yes\nappendfsync everysec\nsave \"\"\n\
-                 maxmemory-policy noeviction\n"
+                 maxmemory-policy noeviction\ndatabases {DATABASES}\n"
             ),
         )?;
         let farewell = Signal::SIGKILL;
