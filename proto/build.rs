@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     pbjson_build::Builder::new()
         .register_descriptors(&pool.encode_to_vec())?
         .ignore_unknown_fields()
-        .build(&[".windlass.event.v1"])?;
+        .build(&[".windlass.event.v1", ".windlass.session.v1", ".windlass.tools.v1"])?;
     tonic_prost_build::configure()
         .extern_path(".google.protobuf", "::pbjson_types")
         .compile_well_known_types(true)

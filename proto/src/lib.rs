@@ -31,10 +31,31 @@ pub mod error {
 }
 
 pub mod event {
+    pub mod v1;
+}
+
+pub mod models {
     pub mod v1 {
-        tonic::include_proto!("windlass.event.v1");
-        include!(concat!(env!("OUT_DIR"), "/windlass.event.v1.serde.rs"));
-        use event::Payload;
-        include!(concat!(env!("OUT_DIR"), "/payloads.rs"));
+        tonic::include_proto!("windlass.models.v1");
+    }
+}
+
+pub mod tools {
+    pub mod v1 {
+        tonic::include_proto!("windlass.tools.v1");
+        include!(concat!(env!("OUT_DIR"), "/windlass.tools.v1.serde.rs"));
+    }
+}
+
+pub mod session {
+    pub mod v1 {
+        tonic::include_proto!("windlass.session.v1");
+        include!(concat!(env!("OUT_DIR"), "/windlass.session.v1.serde.rs"));
+    }
+}
+
+pub mod triggers {
+    pub mod v1 {
+        tonic::include_proto!("windlass.triggers.v1");
     }
 }
