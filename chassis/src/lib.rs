@@ -1,1 +1,37 @@
-//! Placeholder.
+//! What every service is bolted onto: configuration, serving, stopping, callers,
+//! errors, telemetry, ids, and the ways to Postgres, Redis and the other services.
+//!
+//! Code belongs here once two services need it, and not before.
+
+mod args;
+mod id;
+mod status;
+mod tenant;
+pub mod auth;
+pub mod database;
+pub mod redis;
+pub mod telemetry;
+pub mod tls;
+mod request_id;
+mod serve;
+mod stop;
+mod peer;
+
+pub use args::Args;
+pub use auth::{Auth, Caller, caller};
+pub use id::ParseIdError;
+pub use peer::Peer;
+pub use redis::Redis;
+pub use request_id::{RequestId, request_id};
+pub use serve::Server;
+pub use status::{database_error, internal, invalid, status, unavailable};
+pub use stop::stop_signal;
+pub use tenant::Tenant;
+
+/// What [`id!`] needs from inside other crates.
+#[doc(hidden)]
+pub mod reexport {
+    pub use crate::id::{decode, encode};
+    pub use tonic::codec::CompressionEncoding::Gzip;
+    pub use {serde, sqlx, uuid};
+}

@@ -1,0 +1,68 @@
+//! The way to Postgres, with a deadline on every wait.
+
+use std::{str::FromStr as _, time::Duration};
+
+use anyhow::Context as _;
+use secrecy::{ExposeSecret as _, SecretString};
+use sqlx::{
+    Executor as _, PgPool,
+    migrate::Migrator,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+
+use crate::args::seconds;
+
+/// The schema `auth`, which every service reads.
+pub static MIGRATIONS: Migrator = sqlx::migrate!();
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Postgres database that holds everything.
+    #[arg(long, env, hide_env_values = true)]
+    pub database_url: SecretString,
+
+    /// How many connections to Postgres one process may open.
+    #[arg(long, env, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
+    pub database_connections: u32,
+
+    /// Seconds after which Postgres gives up on a statement.
+    #[arg(long, env, default_value = "15", value_parser = seconds)]
+    pub database_statement_timeout: Duration,
+}
+
+/// How long a call waits for a free connection before it fails as unavailable.
+const ACQUIRE: Duration = Duration::from_secs(5);
+
+/// Opens a pool. Postgres shows `application_name` beside each of its connections.
+pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPool> {
+    let statement_timeout = args.database_statement_timeout.as_millis().to_string();
+    let options = PgConnectOptions::from_str(args.database_url.expose_secret())
+        .context("DATABASE_URL is not a Postgres URL")?
+        .application_name(application_name)
+        .options([
+            ("statement_timeout", statement_timeout.as_str()),
+            ("lock_timeout", "5s"),
+            // A transaction never waits for anything but Postgres; one that does is stuck.
+            ("idle_in_transaction_session_timeout", "1s"),
+        ]);
+    PgPoolOptions::new()
+        .max_connections(args.database_connections)
+        .acquire_timeout(ACQUIRE)
+        .connect_with(options)
+        .await
+        .context("cannot reach Postgres")
+}
+
+/// Brings the chassis' own schema and then the service's up to date. Replicas
+/// that start together take turns.
+pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
+    // Waiting for a turn and rewriting a table may both take longer than any call
+    // should, so migrations have a connection of their own that is then thrown away.
+    let mut connection = db.acquire().await?.detach();
+    connection.execute("set statement_timeout = '10min'; set lock_timeout = '10min'").await?;
+    for migrations in [&MIGRATIONS, migrations] {
+        migrations.run_direct(None, &mut connection, false).await.context("cannot migrate")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The way to Redis, which may be away: whatever it says is a hint.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use redis::{
+    Client, RedisResult,
+    aio::{ConnectionManager, ConnectionManagerConfig},
+};
+use secrecy::{ExposeSecret as _, SecretString};
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
+pub struct Args {
+    /// Redis that carries wake-ups and limits.
+    #[arg(long, env, hide_env_values = true)]
+    pub redis_url: SecretString,
+}
+
+/// A hint that is late is worthless, so nobody waits long for one.
+const RESPONSE: Duration = Duration::from_secs(2);
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Reconnecting slows down to one try in this time while Redis is away.
+const BACKOFF: Duration = Duration::from_secs(1);
+
+/// A Redis that need not be there: commands fail while it is away and work
+/// again when it is back.
+#[derive(Clone)]
+pub struct Redis {
+    client: Client,
+    manager: ConnectionManager,
+}
+
+impl Redis {
+    /// Must be called inside a tokio runtime. Connects on first use.
+    pub fn new(args: &Args) -> anyhow::Result<Redis> {
+        crate::tls::install_default();
+        let client =
+            Client::open(args.redis_url.expose_secret()).context("REDIS_URL is not a Redis URL")?;
+        let config = ConnectionManagerConfig::new()
+            .set_response_timeout(Some(RESPONSE))
+            .set_connection_timeout(Some(CONNECT))
+            .set_max_delay(BACKOFF);
+        let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
+        Ok(Redis { client, manager })
+    }
+
+    /// The shared connection, for commands that are answered at once.
+    pub fn connection(&self) -> ConnectionManager {
+        self.manager.clone()
+    }
+
+    /// Opens connections of one's own, for commands that block and for subscriptions.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub async fn ping(&self) -> RedisResult<()> {
+        redis::cmd("PING").query_async(&mut self.connection()).await
+    }
+}

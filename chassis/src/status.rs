@@ -1,0 +1,79 @@
+//! How failures look from outside.
+
+use std::{collections::HashMap, error::Error, io, time::Duration};
+
+use proto::error::v1::Reason;
+use tonic::Status;
+use tonic_types::{ErrorDetails, StatusExt as _};
+
+/// The namespace of our reasons.
+pub const DOMAIN: &str = "windlass";
+
+/// When to come back after something we depend on did not answer.
+pub const RETRY: Duration = Duration::from_secs(1);
+
+/// A failure the caller can act on: a code, a sentence, and a machine-readable reason.
+pub fn status(reason: Reason, error: &dyn Error, metadata: Vec<(&str, String)>) -> Status {
+    with_details(reason, error.to_string(), metadata, ErrorDetails::new())
+}
+
+/// A failure that is our fault: logged here, once, and kept from the caller.
+pub fn internal(error: &(dyn Error + 'static)) -> Status {
+    tracing::error!(error, "internal error");
+    with_details(Reason::Internal, "internal error".to_owned(), vec![], ErrorDetails::new())
+}
+
+/// A request field is missing, malformed, too long or out of range.
+pub fn invalid(field: &str, problem: impl Into<String>) -> Status {
+    let problem = problem.into();
+    let message = format!("invalid {field}: {problem}");
+    let details = ErrorDetails::with_bad_request_violation(field, problem);
+    with_details(Reason::InvalidField, message, vec![("field", field.to_owned())], details)
+}
+
+/// Something we depend on does not answer; the caller may try again after `retry_after`.
+pub fn unavailable(dependency: &str, retry_after: Duration) -> Status {
+    let message = format!("{dependency} does not answer");
+    let details = ErrorDetails::with_retry_info(Some(retry_after));
+    let metadata = vec![("dependency", dependency.to_owned())];
+    with_details(Reason::DependencyUnavailable, message, metadata, details)
+}
+
+/// What a caller is told when Postgres failed: to come back, if it is away or has
+/// no connection to spare, and else that we are at fault.
+pub fn database_error(error: &sqlx::Error) -> Status {
+    if is_away(error) {
+        tracing::warn!(%error, "postgres does not answer");
+        return unavailable("postgres", RETRY);
+    }
+    internal(error)
+}
+
+fn is_away(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
+        sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
+        // Class 08 is a broken connection, 53 exhausted resources, 57P0x a server that
+        // stops, starts or dropped us, and 25006 a primary that became a standby.
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+            code.starts_with("08")
+                || code.starts_with("53")
+                || code.starts_with("57P0")
+                || code == "25006"
+        }),
+        _ => false,
+    }
+}
+
+/// The one place where a status is put together.
+pub fn with_details(
+    reason: Reason,
+    message: String,
+    metadata: Vec<(&str, String)>,
+    mut details: ErrorDetails,
+) -> Status {
+    let metadata: HashMap<String, String> =
+        metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    details.set_error_info(reason.as_str_name(), DOMAIN, metadata);
+    Status::with_error_details(reason.code(), message, details)
+}
