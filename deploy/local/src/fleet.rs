@@ -48,7 +48,6 @@ impl Fleet {
         let mut common = vec![
             ("DATABASE_URL".to_owned(), ground.database_url.clone()),
             ("REDIS_URL".to_owned(), ground.redis_url.clone()),
-            ("REDIS_PREFIX".to_owned(), ground.name.clone()),
             ("AUTH_INTERNAL_SECRET".to_owned(), keep::secret(&dir.join("internal.secret"))?),
         ];
         let mut firsts = Vec::new();
@@ -126,6 +125,16 @@ impl Fleet {
         ensure!(output.status.success(), "cannot mint a key ({})\n{errors}", output.status);
         let answer = String::from_utf8(output.stdout)?;
         Ok(answer.trim_end().lines().last().context("mint-key printed no key")?.to_owned())
+    }
+
+    /// The processes that run, by name.
+    pub fn pids(&mut self) -> impl Iterator<Item = (String, u32)> {
+        self.replicas.iter_mut().filter_map(|replica| replica.process().identity())
+    }
+
+    /// A few words, with the log, about each replica that ended since they were last asked for.
+    pub fn obituaries(&mut self) -> impl Iterator<Item = String> {
+        self.replicas.iter_mut().filter_map(|replica| replica.process().obituary())
     }
 
     /// Lets every service finish and end.

@@ -10,8 +10,6 @@ use crate::{Servers, keep};
 /// A place in the two servers that no other fleet uses.
 #[derive(Debug)]
 pub struct Ground {
-    /// The database, and the prefix of everything that is not separated by the number of a Redis database.
-    pub name: String,
     pub database_url: String,
     pub redis_url: String,
 }
@@ -21,29 +19,29 @@ impl Ground {
     pub async fn fresh(servers: &Servers) -> Result<Ground> {
         let name = format!("fleet_{}", keep::random());
         let redis_url = redis_database(servers.redis_url()).await?;
-        Ground::at(name, servers.database_url(), redis_url).await
+        Ground::at(&name, servers.database_url(), redis_url).await
     }
 
     /// The same place each time.
     pub async fn lasting(servers: &Servers) -> Result<Ground> {
         let redis_url = servers.redis_url().to_owned();
-        Ground::at("windlass".to_owned(), servers.database_url(), redis_url).await
+        Ground::at("windlass", servers.database_url(), redis_url).await
     }
 
-    async fn at(name: String, server_url: &str, redis_url: String) -> Result<Ground> {
+    async fn at(name: &str, server_url: &str, redis_url: String) -> Result<Ground> {
         let server = PgConnectOptions::from_str(server_url).context("DATABASE_URL")?;
         let mut connection = server.connect().await.context("cannot connect to Postgres")?;
         let exists: bool =
             sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
-                .bind(&name)
+                .bind(name)
                 .fetch_one(&mut connection)
                 .await?;
         if !exists {
-            create(&mut connection, &name).await?;
+            create(&mut connection, name).await?;
         }
         connection.close().await?;
-        let database_url = server.database(&name).to_url_lossy().to_string();
-        Ok(Ground { name, database_url, redis_url })
+        let database_url = server.database(name).to_url_lossy().to_string();
+        Ok(Ground { database_url, redis_url })
     }
 }
 

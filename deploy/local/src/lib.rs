@@ -18,8 +18,10 @@ mod replica;
 mod ground;
 mod plan;
 mod fleet;
+pub mod record;
 
 pub use fleet::Fleet;
+pub use keep::{dir as data_dir, text as keep_private};
 pub use plan::Plan;
 pub use postgres::Postgres;
 pub use process::Process;

@@ -95,4 +95,8 @@ impl Postgres {
     pub async fn kill(&mut self) -> Result<()> {
         self.process.kill().await
     }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
 }

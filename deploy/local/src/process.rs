@@ -114,6 +114,17 @@ impl Process {
         Some(status)
     }
 
+    /// The name and the id of the running process.
+    pub fn identity(&mut self) -> Option<(String, u32)> {
+        Some((self.name.clone(), self.pid()?))
+    }
+
+    /// A few words, with the log, if the process ended since it was last asked for.
+    pub fn obituary(&mut self) -> Option<String> {
+        let status = self.exited()?;
+        Some(format!("{} has ended ({status})\n{}", self.name, self.tail()))
+    }
+
     /// Sends a signal, which is an error if there is no process to receive it.
     pub fn signal(&mut self, signal: Signal) -> Result<()> {
         let Some(pid) = self.pid() else { bail!("{} is not running", self.name) };

@@ -82,4 +82,8 @@ impl Redis {
     pub async fn kill(&mut self) -> Result<()> {
         self.process.kill().await
     }
+
+    pub(crate) fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
 }

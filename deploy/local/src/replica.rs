@@ -74,11 +74,12 @@ impl Replica {
 
     /// Where the replica takes gRPC calls.
     pub fn endpoint(&self) -> String {
-        format!("http://127.0.0.1:{}", self.port)
+        format!("http://{}", self.address())
     }
 
-    pub fn port(&self) -> u16 {
-        self.port
+    /// The same without the scheme.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     /// Where Prometheus would scrape it.

@@ -5,7 +5,7 @@ use std::{env, path::Path};
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use crate::{keep, postgres::Postgres, redis::Redis};
+use crate::{Process, keep, postgres::Postgres, redis::Redis};
 
 /// A Postgres and a Redis on loopback ports of their own, durable and with
 /// generated passwords. They end when this is dropped, or when we die.
@@ -84,6 +84,21 @@ impl Servers {
     /// Redis, to be stopped, killed and restarted.
     pub fn redis(&mut self) -> Result<&mut Redis> {
         self.redis.as_mut().context("REDIS_URL names a Redis that is not ours to stop")
+    }
+
+    /// The processes that were started, by name.
+    pub fn pids(&mut self) -> impl Iterator<Item = (String, u32)> {
+        self.processes().filter_map(Process::identity)
+    }
+
+    /// A few words, with the log, about each server that ended since they were last asked for.
+    pub fn obituaries(&mut self) -> impl Iterator<Item = String> {
+        self.processes().filter_map(Process::obituary)
+    }
+
+    fn processes(&mut self) -> impl Iterator<Item = &mut Process> {
+        let postgres = self.postgres.as_mut().map(Postgres::process);
+        postgres.into_iter().chain(self.redis.as_mut().map(Redis::process))
     }
 
     /// Stops what was started, in good order.
