@@ -13,36 +13,45 @@ CARGO_DENY=0.20.2
 SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
-bin="$cache/bin"
+buf_root="$cache/buf-$BUF"
 
 main() {
     if [ $# -eq 0 ]; then
         set -- cc postgres redis
     fi
+    local packages=() what
     for what in "$@"; do
         case "$what" in
-            cc) has cc || package gcc libc6-dev ;;
-            postgres) compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null || has postgres || package postgresql ;;
-            redis) has redis-server || package redis-server ;;
-            buf) buf ;;
-            deny) crate cargo-deny "$CARGO_DENY" ;;
-            sqlx) crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
+            cc | deny | sqlx) has cc || packages+=(gcc libc6-dev) ;;
+            postgres) has_postgres || packages+=(postgresql) ;;
+            redis) has redis-server || packages+=(redis-server) ;;
+            buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             *) fail "do not know how to install $what" ;;
+        esac
+    done
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages "${packages[@]}"
+    fi
+    for what in "$@"; do
+        case "$what" in
+            buf) install_buf ;;
+            deny) install_crate cargo-deny "$CARGO_DENY" ;;
+            sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
     done
 }
 
 # Installs Debian packages, as root or through a sudo that asks no questions.
-package() {
+install_packages() {
     local root=()
     if [ "$(id -u)" -ne 0 ]; then
         root=(sudo -n)
     fi
     if ! has apt-get; then
-        fail "please install what Debian calls $*; this script knows only apt-get"
+        fail "please install what Debian calls: $*"
     fi
     if ! "${root[@]}" true 2>/dev/null; then
-        fail "please run this first, I may not:  sudo apt-get install -y $*"
+        fail "something is missing and I may not install it. Please run:  sudo apt-get install -y $*"
     fi
     say "installing $* with apt-get"
     "${root[@]}" apt-get update -qq
@@ -52,11 +61,10 @@ package() {
 
 # Installs one version of a crate's programs. Unoptimised: they run for seconds,
 # and compiling them for speed would take minutes.
-crate() {
+install_crate() {
     local name="$1" version="$2" root="$cache/$1-$2"
     shift 2
     if [ ! -e "$root/.crates.toml" ]; then
-        main cc
         say "installing $name $version into $cache (once, takes some minutes)"
         env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
             cargo install --quiet --locked --debug --root "$root" --version "=$version" "$name" "$@"
@@ -64,24 +72,30 @@ crate() {
     link "$root"/bin/*
 }
 
-buf() {
-    local root="$cache/buf-$BUF"
-    if [ ! -x "$root/node_modules/.bin/buf" ]; then
-        has npm || package npm
+# Installs beside the final place, so that a broken download is not taken for an installation.
+install_buf() {
+    if [ ! -d "$buf_root" ]; then
         say "installing buf $BUF into $cache"
-        npm install --silent --no-fund --no-audit --no-save --prefix "$root" "@bufbuild/buf@$BUF"
+        rm -rf "$buf_root.new"
+        npm install --silent --no-fund --no-audit --no-save --prefix "$buf_root.new" "@bufbuild/buf@$BUF"
+        mv "$buf_root.new" "$buf_root"
     fi
-    link "$root/node_modules/.bin/buf"
+    link "$buf_root/node_modules/.bin/buf"
 }
 
 # Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.
 link() {
-    mkdir -p "$bin"
-    ln -sf "$@" "$bin/"
+    mkdir -p "$cache/bin"
+    ln -sf "$@" "$cache/bin/"
 }
 
+# Debian keeps the server's programs out of the path, a folder per version.
+has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
 has() { command -v "$1" >/dev/null; }
 say() { echo "install: $*" >&2; }
-fail() { say "$*"; exit 1; }
+fail() {
+    say "$*"
+    exit 1
+}
 
 main "$@"

@@ -1,6 +1,6 @@
 //! The database and the part of Redis that one fleet stands on.
 
-use std::str::FromStr;
+use std::{collections::BTreeMap, str::FromStr};
 
 use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
@@ -22,10 +22,14 @@ impl Ground {
         Ground::at(&name, servers.database_url(), redis_url).await
     }
 
-    /// The same place each time.
+    /// The same place each time: of a server that is not ours, exactly the one its URL names.
     pub async fn lasting(servers: &Servers) -> Result<Ground> {
+        let database_url = servers.database_url().to_owned();
         let redis_url = servers.redis_url().to_owned();
-        Ground::at("windlass", servers.database_url(), redis_url).await
+        match servers.owns_postgres() {
+            true => Ground::at("windlass", &database_url, redis_url).await,
+            false => Ok(Ground { database_url, redis_url }),
+        }
     }
 
     async fn at(name: &str, server_url: &str, redis_url: String) -> Result<Ground> {
@@ -58,8 +62,14 @@ async fn redis_database(server_url: &str) -> Result<String> {
         .get_multiplexed_async_connection()
         .await
         .context("cannot connect to Redis")?;
-    let (_, databases): (String, u64) =
-        redis::cmd("CONFIG").arg("GET").arg("databases").query_async(&mut connection).await?;
+    let settings: BTreeMap<String, u64> = redis::cmd("CONFIG")
+        .arg("GET")
+        .arg("databases")
+        .query_async(&mut connection)
+        .await
+        .unwrap_or_default();
+    // A hosted Redis does not tell; most have as many as it comes with.
+    let databases = settings.get("databases").copied().unwrap_or(16);
     let turn: u64 = redis::cmd("INCR").arg("fleets").query_async(&mut connection).await?;
     let number = 1 + turn % (databases - 1).max(1);
     Ok(format!("{}/{number}", server_url.trim_end_matches("/0").trim_end_matches('/')))

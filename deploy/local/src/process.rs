@@ -3,7 +3,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::process::CommandExt,
+    os::unix::{fs::OpenOptionsExt, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Mutex, OnceLock, mpsc},
@@ -61,6 +61,7 @@ impl Process {
         let file = File::options()
             .create(true)
             .append(true)
+            .mode(0o600)
             .open(log)
             .with_context(|| format!("cannot write {}", log.display()))?;
         // A group of its own keeps the terminal's Ctrl-C away: who stops what, and

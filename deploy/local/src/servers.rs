@@ -76,6 +76,10 @@ impl Servers {
         &self.redis_url
     }
 
+    pub(crate) fn owns_postgres(&self) -> bool {
+        self.postgres.is_some()
+    }
+
     /// Postgres, to be stopped, killed and restarted.
     pub fn postgres(&mut self) -> Result<&mut Postgres> {
         self.postgres.as_mut().context("DATABASE_URL names a Postgres that is not ours to stop")
