@@ -4,6 +4,7 @@ use std::{path::Path, time::Duration};
 
 use local::{Fleet, Servers, Service};
 use tokio::{net::TcpStream, time::timeout};
+use tonic::transport::Endpoint;
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 #[tokio::test]
@@ -25,7 +26,8 @@ async fn a_paused_service_answers_when_it_is_resumed() {
     let servers = Servers::throwaway().await.unwrap();
     let mut fleet = Fleet::start(&servers).await.unwrap();
     let tools = fleet.get(Service::Tools);
-    let mut health = HealthClient::connect(tools.endpoint()).await.unwrap();
+    let channel = Endpoint::from_shared(tools.endpoint()).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel);
 
     tools.pause().unwrap();
     let check = timeout(Duration::from_millis(300), health.check(HealthCheckRequest::default()));
