@@ -4,6 +4,7 @@ mod agents;
 mod check;
 mod convert;
 mod keys;
+mod later;
 mod sessions;
 mod snapshot;
 mod streams;
@@ -36,11 +37,12 @@ struct Api {
 pub fn routes(host: Arc<Host>, hub: Hub, stop: CancellationToken) -> Routes {
     let args = host.config.chassis.clone();
     let api = Api { host, hub, stop };
-    Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
+    let routes = Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(TurnServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(StreamServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(AgentServiceServer::new(api.clone()), args))
-        .add_service(chassis::service!(KeyServiceServer::new(api), args))
+        .add_service(chassis::service!(KeyServiceServer::new(api), args));
+    later::add(routes, &args)
 }
 
 /// Who writes the events of the current call.
