@@ -117,10 +117,7 @@ fn payloads(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
         writeln!(names, "            Payload::{variant}(_) => {name:?},")?;
         writeln!(all, "    {name:?},")?;
         writeln!(to, "            Payload::{variant}(payload) => serde_json::to_string(payload),")?;
-        writeln!(
-            from,
-            "            {name:?} => Payload::{variant}(serde_json::from_str(json)?),"
-        )?;
+        writeln!(from, "            {name:?} => Payload::{variant}(serde_json::from_str(json)?),")?;
     }
     Ok(format!(
         "/// The dotted names of all events.\npub const EVENT_NAMES: &[&str] = &[\n{all}];\n\n\
