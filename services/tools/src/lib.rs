@@ -1,1 +1,26 @@
-//! Placeholder.
+//! Runs tools for agents, in a sandbox.
+//!
+//! The modules below are in reading order: first what a call is and whether it may happen,
+//! which touches nothing; then the tools and what they run in; then how calls are fenced, and
+//! how the world reaches them.
+
+mod call;
+mod catalog;
+mod evaluate;
+mod outcome;
+mod bash;
+mod progress;
+mod output;
+mod text;
+mod workspace;
+mod store;
+mod execute;
+mod facts;
+mod api;
+mod error;
+mod config;
+mod serve;
+
+pub use config::Config;
+pub use serve::serve;
+pub use store::MIGRATIONS;

@@ -1,1 +1,27 @@
-//! Placeholder.
+//! Runs commands that nobody trusts.
+//!
+//! Defence in depth: namespaces with a private root, no capabilities, seccomp, Landlock and
+//! resource limits, each of which would have to fail on its own. What was really applied is
+//! reported layer by layer before the command runs, and a layer that the [`Profile`] demands
+//! and the machine cannot give means that it does not run.
+//!
+//! A process with threads cannot safely prepare a child of itself, so [`Sandbox`] starts the
+//! small program `sandbox-init` (module `init`), which is single-threaded and does the work:
+//!
+//! ```text
+//! service ── spawns ──► supervisor ── spawns ──► init, pid 1 ── spawns ──► the command
+//!    └──── control socket ───┴──────────────────────┘
+//! ```
+//!
+//! The control socket carries the request in and the report and the exit out. When the service
+//! goes away, it hangs up, and the supervisor ends everything.
+
+mod profile;
+mod report;
+mod protocol;
+mod spawn;
+pub mod init;
+
+pub use profile::{Limits, Profile, Program};
+pub use report::{Layer, LayerReport, ParseTierError, Report, Tier};
+pub use spawn::{Child, Error, Exit, Sandbox, create_workspace};

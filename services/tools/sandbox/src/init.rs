@@ -1,0 +1,60 @@
+//! The program `sandbox-init`, which is the same executable twice.
+//!
+//! The *supervisor* enters the user and pid namespaces and stays outside of the rest. It ends the
+//! sandbox when the service hangs up. Its child is the *init*: pid 1 of the sandbox, so that
+//! when it dies everything dies. It puts up all other layers around itself, reports, starts the
+//! command and reaps what the command leaves behind.
+
+mod user;
+mod supervisor;
+mod layers;
+mod root;
+mod network;
+mod limits;
+mod landlock;
+mod seccomp;
+mod command;
+
+use std::{collections::BTreeSet, io};
+
+use nix::sys::{prctl, signal::Signal};
+
+use crate::{
+    protocol::{self, Request, Status},
+    report::Report,
+};
+
+pub use supervisor::supervise;
+
+/// Pid 1 of the sandbox. `outside` is the report of the layers that the supervisor put up.
+pub fn run(outside: &str) -> io::Result<()> {
+    // Set first and kept: from here on the supervisor's death is ours.
+    prctl::set_pdeathsig(Signal::SIGKILL)?;
+    let socket = io::stdin();
+    let status = match build(outside) {
+        Ok((request, Verdict::Stands { report, private_root })) => {
+            protocol::write(&socket, &Status::Applied(report))?;
+            command::run(&request, private_root)
+        }
+        Ok((_, Verdict::Refused(report))) => Status::Refused(report),
+        Err(error) => Status::Broken(error.to_string()),
+    };
+    protocol::write(&socket, &status)
+}
+
+enum Verdict {
+    Stands { report: Report, private_root: bool },
+    Refused(Report),
+}
+
+fn build(outside: &str) -> io::Result<(Request, Verdict)> {
+    let report: Report = serde_json::from_str(outside)?;
+    let request: Request = protocol::read(io::stdin())?;
+    let (report, private_root) = layers::put_up(&request.profile, report)?;
+    let missing = report.missing();
+    let verdict = match missing.difference(&request.profile.optional).collect::<BTreeSet<_>>() {
+        demanded if demanded.is_empty() => Verdict::Stands { report, private_root },
+        _ => Verdict::Refused(report),
+    };
+    Ok((request, verdict))
+}

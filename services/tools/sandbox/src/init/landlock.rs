@@ -1,0 +1,64 @@
+//! The second opinion on the file system: the same rights as the private root gives, enforced
+//! by another part of the kernel. Without a private root it is the only opinion.
+
+use std::path::PathBuf;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
+};
+
+use super::root::{DEVICES, ETC, SYSTEM, WORKSPACE};
+use crate::profile::Profile;
+
+/// The newest version whose rights we know. Older kernels enforce what they understand.
+const NEWEST: ABI = ABI::V6;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("this kernel has no Landlock")]
+    Missing,
+    #[error(transparent)]
+    Rules(#[from] RulesetError),
+}
+
+/// Restricts this process and all that it will start. TCP is refused unless a network
+/// namespace already sees to it that there is nobody to talk to.
+pub fn apply(profile: &Profile, private_root: bool, net_namespace: bool) -> Result<String, Error> {
+    let all = AccessFs::from_all(NEWEST);
+    let read = AccessFs::from_read(NEWEST);
+    let mut ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(NEWEST))?;
+    if !net_namespace {
+        ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST))?;
+    }
+
+    let mut rules = ruleset
+        .create()?
+        .add_rules(path_beneath_rules(SYSTEM, read))?
+        .add_rules(path_beneath_rules(&profile.read_only, read))?
+        .add_rules(path_beneath_rules(DEVICES, device()))?;
+    rules = if private_root {
+        rules
+            .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
+            .add_rules(path_beneath_rules(["/etc", "/proc"], read & !AccessFs::Execute))?
+            .add_rules(path_beneath_rules([WORKSPACE, "/tmp", "/dev/shm"], all))?
+    } else {
+        let workspace = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
+        rules
+            .add_rules(path_beneath_rules(ETC, read & !AccessFs::Execute))?
+            .add_rules(path_beneath_rules([workspace], all))?
+    };
+
+    let status = rules.restrict_self()?;
+    match (status.ruleset, status.landlock) {
+        (RulesetStatus::NotEnforced, _) => Err(Error::Missing),
+        (_, LandlockStatus::Available { effective_abi, .. }) => {
+            Ok(format!("abi {}", effective_abi as i32))
+        }
+        (_, LandlockStatus::NotEnabled | LandlockStatus::NotImplemented) => Err(Error::Missing),
+    }
+}
+
+fn device() -> BitFlags<AccessFs> {
+    AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev
+}

@@ -1,0 +1,87 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::report::{Layer, Tier};
+
+/// What a command is given and what it is refused. The default is strict: no network, one
+/// writable workspace, and every layer or none.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Profile {
+    /// Environment variables beside `PATH`, `HOME`, `LANG` and `TERM`. Nothing is inherited.
+    pub env: BTreeMap<String, String>,
+
+    /// Directories of the host, beside the system's own, that can be read at the same path.
+    pub read_only: Vec<PathBuf>,
+
+    /// Layers that may be missing. Every other layer is demanded.
+    pub optional: BTreeSet<Layer>,
+
+    pub limits: Limits,
+}
+
+impl Profile {
+    /// The strict profile, but satisfied with what a machine of this tier can give.
+    pub fn at_least(tier: Tier) -> Profile {
+        Profile { optional: tier.may_lack(), ..Profile::default() }
+    }
+}
+
+/// Limits per process, except where a namespace makes them limits of the whole sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    pub cpu_seconds: u64,
+
+    /// Private writable memory. Address space that is only reserved does not count,
+    /// because runtimes such as V8 and Go reserve far more than they use.
+    pub memory_bytes: u64,
+
+    /// Address space, which also bounds memory that is shared.
+    pub address_space_bytes: u64,
+
+    /// Processes and threads in the whole sandbox.
+    pub processes: u64,
+
+    pub open_files: u64,
+
+    pub file_bytes: u64,
+
+    /// The size of the private `/tmp`, and of `/dev/shm`. Both are memory.
+    pub tmp_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        const GIB: u64 = 1 << 30;
+        Limits {
+            cpu_seconds: 600,
+            memory_bytes: 4 * GIB,
+            address_space_bytes: 64 * GIB,
+            processes: 256,
+            open_files: 1024,
+            file_bytes: 2 * GIB,
+            tmp_bytes: GIB / 2,
+        }
+    }
+}
+
+/// What to run: a program, looked up in the sandbox's `PATH`, and its arguments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Program {
+    pub path: String,
+    pub args: Vec<String>,
+}
+
+impl Program {
+    pub fn new(path: &str, args: &[&str]) -> Program {
+        Program { path: path.into(), args: args.iter().map(|&arg| arg.into()).collect() }
+    }
+
+    /// `bash -c` with this text.
+    pub fn bash(script: &str) -> Program {
+        Program::new("bash", &["-c", script])
+    }
+}

@@ -1,0 +1,61 @@
+//! What travels over the control socket: one line of JSON per message.
+
+use std::{
+    io::{self, Read, Write},
+    os::fd::AsFd,
+};
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{
+    profile::{Profile, Program},
+    report::Report,
+};
+
+/// From the service, once: what to run, and in what.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Request {
+    pub profile: Profile,
+    pub program: Program,
+}
+
+/// From `sandbox-init`: `Applied` and then `Exited`, or one of the others alone.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    /// The sandbox stands and the command is about to start.
+    Applied(Report),
+    /// A demanded layer is missing. Nothing ran.
+    Refused(Report),
+    /// The sandbox could not be built for another reason. Nothing ran.
+    Broken(String),
+    /// The sandbox stands, but the program could not be started.
+    NotStarted(String),
+    Exited(i32),
+    Signaled(i32),
+}
+
+pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Reads the one message that a side sends before it waits for an answer.
+pub fn read<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<T> {
+    let mut file = std::fs::File::from(socket.as_fd().try_clone_to_owned()?);
+    let mut line = Vec::new();
+    let mut chunk = [0; 8192];
+    while line.last() != Some(&b'\n') {
+        match file.read(&mut chunk)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => line.extend_from_slice(&chunk[..read]),
+        }
+    }
+    Ok(serde_json::from_slice(&line)?)
+}
+
+pub fn write(socket: impl AsFd, message: &Status) -> io::Result<()> {
+    let mut file = std::fs::File::from(socket.as_fd().try_clone_to_owned()?);
+    file.write_all(&encode(message)?)
+}

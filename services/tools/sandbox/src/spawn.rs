@@ -1,0 +1,222 @@
+use std::{
+    collections::BTreeSet,
+    fs::Permissions,
+    io,
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::{PermissionsExt as _, chown},
+            net::UnixStream as StdUnixStream,
+        },
+    },
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::{
+    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+    unistd::{Pid, geteuid},
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    net::{UnixStream, unix::pipe},
+    process::Command,
+    time::timeout,
+};
+
+use crate::{
+    profile::{Profile, Program},
+    protocol::{Request, Status, encode},
+    report::{Layer, Report},
+};
+
+/// How long a sandbox may take to stand, or to fall. It takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The host user that commands run as when the service is root.
+const NOBODY: u32 = 65_534;
+
+/// Starts commands in sandboxes.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    init: PathBuf,
+}
+
+/// Why a command was not run, or its end is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("this machine lacks sandbox layers that are demanded: {}", names(missing))]
+    Refused { missing: BTreeSet<Layer>, report: Report },
+
+    #[error("the sandbox could not be built: {0}")]
+    Broken(String),
+
+    #[error("the command could not be started: {0}")]
+    NotStarted(String),
+
+    #[error("cannot run sandbox-init")]
+    Init(#[from] io::Error),
+}
+
+fn names(layers: &BTreeSet<Layer>) -> String {
+    layers.iter().map(|layer| layer.name()).collect::<Vec<_>>().join(", ")
+}
+
+impl Sandbox {
+    /// `init` is the path of the program `sandbox-init`.
+    pub fn new(init: impl Into<PathBuf>) -> Sandbox {
+        Sandbox { init: init.into() }
+    }
+
+    /// Finds out what this machine can give, by building a sandbox with whatever there is.
+    pub async fn probe(&self) -> Result<Report, Error> {
+        let folder = tempfile::tempdir()?;
+        let workspace = folder.path().join("workspace");
+        create_workspace(&workspace)?;
+        let everything_is_optional = Profile { optional: Layer::ALL.into(), ..Profile::default() };
+        let mut child =
+            self.spawn(&everything_is_optional, &workspace, &Program::new("true", &[])).await?;
+        child.wait().await?;
+        Ok(child.report)
+    }
+
+    /// Runs a program in a sandbox whose only lasting directory is `workspace`.
+    ///
+    /// Returns once the sandbox stands. Standard output and error arrive in one stream, in the
+    /// order in which they were written.
+    pub async fn spawn(
+        &self,
+        profile: &Profile,
+        workspace: &Path,
+        program: &Program,
+    ) -> Result<Child, Error> {
+        let (control, theirs) = StdUnixStream::pair()?;
+        let (output, writer) = io::pipe()?;
+        let process = Command::new(&self.init)
+            .current_dir(workspace)
+            .env_clear()
+            .stdin(OwnedFd::from(theirs))
+            .stdout(writer.try_clone()?)
+            .stderr(writer)
+            .kill_on_drop(true)
+            .spawn()?;
+
+        control.set_nonblocking(true)?;
+        let mut control = BufReader::new(UnixStream::from_std(control)?);
+        let request = Request { profile: profile.clone(), program: program.clone() };
+        let standing = timeout(PATIENCE, async {
+            control.get_mut().write_all(&encode(&request)?).await?;
+            read_status(&mut control).await
+        });
+        match standing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
+            Some(Status::Applied(report)) => Ok(Child {
+                report,
+                output: pipe::Receiver::from_owned_fd(output.into())?,
+                control: Some(control),
+                process,
+            }),
+            Some(Status::Refused(report)) => {
+                let missing = report.missing().difference(&profile.optional).copied().collect();
+                Err(Error::Refused { missing, report })
+            }
+            Some(Status::Broken(problem)) => Err(Error::Broken(problem)),
+            Some(status) => Err(Error::Broken(format!("unexpected {status:?}"))),
+            None => Err(Error::Broken("sandbox-init ended without a word".into())),
+        }
+    }
+}
+
+/// A command in its sandbox. Dropping it kills everything in there.
+#[derive(Debug)]
+pub struct Child {
+    /// The sandbox that was really applied.
+    pub report: Report,
+
+    /// What the command and its descendants write.
+    pub output: pipe::Receiver,
+
+    /// The supervisor ends the sandbox when this is closed.
+    control: Option<BufReader<UnixStream>>,
+    process: tokio::process::Child,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    Code(i32),
+    /// A signal inside the sandbox, for example from a limit.
+    Signal(i32),
+    /// By [`Child::kill`], or because the sandbox was killed from outside.
+    Killed,
+}
+
+impl Child {
+    /// Waits for the command. Whatever it left running has ended, too, when this returns.
+    pub async fn wait(&mut self) -> Result<Exit, Error> {
+        let status = match &mut self.control {
+            Some(control) => read_status(control).await?,
+            None => None,
+        };
+        self.process.wait().await?;
+        match status {
+            Some(Status::Exited(code)) => Ok(Exit::Code(code)),
+            Some(Status::Signaled(signal)) => Ok(Exit::Signal(signal)),
+            Some(Status::NotStarted(problem)) => Err(Error::NotStarted(problem)),
+            Some(status) => Err(Error::Broken(format!("unexpected {status:?}"))),
+            None => Ok(Exit::Killed),
+        }
+    }
+
+    /// The host's pid of the process that everything in the sandbox depends on.
+    pub fn supervisor(&self) -> Option<Pid> {
+        Some(Pid::from_raw(self.process.id()?.try_into().ok()?))
+    }
+
+    /// Kills the command and everything it started, and returns when all of it is gone.
+    pub async fn kill(&mut self) -> Result<(), Error> {
+        self.control = None;
+        match timeout(PATIENCE, self.process.wait()).await {
+            Ok(ended) => ended.map(|_| ()),
+            Err(_) => self.process.kill().await,
+        }?;
+        Ok(())
+    }
+}
+
+async fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>> {
+    let mut line = String::new();
+    match control.read_line(&mut line).await {
+        Ok(0) => Ok(None),
+        Ok(_) => Ok(Some(serde_json::from_str(&line)?)),
+        // What is left of a conversation whose other end was killed.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a directory that a sandbox can work in, if it is not there: private, and when we are
+/// root, owned by nobody in particular, because commands run as the owner of their workspace.
+///
+/// It appears with its owner or not at all, so that no command can run as root in between.
+pub fn create_workspace(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+    let new = tempfile::Builder::new()
+        .prefix(".new-")
+        .permissions(Permissions::from_mode(0o700))
+        .tempdir_in(parent)?;
+    if geteuid().is_root() {
+        chown(new.path(), Some(NOBODY), Some(NOBODY))?;
+    }
+    match renameat2(AT_FDCWD, new.path(), AT_FDCWD, path, RenameFlags::RENAME_NOREPLACE) {
+        Ok(()) => {
+            // What would be cleaned up has moved.
+            let _ = new.keep();
+            Ok(())
+        }
+        Err(nix::Error::EEXIST) if path.is_dir() => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}

@@ -1,0 +1,211 @@
+use std::{sync::Arc, time::Duration};
+
+use chassis::Tenant;
+use proto::{
+    event::v1::{Payload, ToolMetadata},
+    tools::v1 as pb,
+    tools::v1::{
+        file_service_server::{FileService, FileServiceServer},
+        outcome::Result as PbResult,
+        output_service_server::{OutputService, OutputServiceServer},
+        policy_service_server::{PolicyService, PolicyServiceServer},
+        process_service_server::{ProcessService, ProcessServiceServer},
+        tool_service_server::{ToolService, ToolServiceServer},
+        workspace_service_server::{WorkspaceService, WorkspaceServiceServer},
+    },
+};
+use sqlx::PgPool;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, codegen::BoxStream, service::Routes};
+
+use crate::{
+    call::{Call, SessionId},
+    catalog::About,
+    error::{Error, Result},
+    evaluate::evaluate,
+    execute::Executor,
+    facts::{self, int32, int64},
+    outcome::Outcome,
+    store,
+};
+
+/// Limits that the contract promises.
+const LARGEST_INPUT: usize = 1024 * 1024;
+const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
+const LARGEST_PAGE: i32 = 500;
+const USUAL_PAGE: i32 = 200;
+const LONGEST_ID: usize = 100;
+
+pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
+    Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
+        .add_service(chassis::service!(WorkspaceServiceServer::new(NotYet), args))
+        .add_service(chassis::service!(FileServiceServer::new(NotYet), args))
+        .add_service(chassis::service!(ProcessServiceServer::new(NotYet), args))
+        .add_service(chassis::service!(OutputServiceServer::new(NotYet), args))
+        .add_service(chassis::service!(PolicyServiceServer::new(NotYet), args))
+}
+
+/// The parts of the contract that this version only knows by name. Their generated methods
+/// answer `UNIMPLEMENTED`.
+struct NotYet;
+
+impl WorkspaceService for NotYet {}
+impl FileService for NotYet {}
+impl ProcessService for NotYet {}
+impl OutputService for NotYet {}
+impl PolicyService for NotYet {}
+
+struct Api {
+    db: PgPool,
+    executor: Arc<Executor>,
+}
+
+#[tonic::async_trait]
+impl ToolService for Api {
+    async fn list_tools(
+        &self,
+        request: Request<pb::ListToolsRequest>,
+    ) -> Result<Response<pb::ListToolsResponse>, Status> {
+        let request = request.into_inner();
+        let size = page_size(request.page_size)?;
+        let after = request.page_token.as_str();
+        if !after.is_empty() && self.executor.catalog.get(after).is_none() {
+            return Err(Error::InvalidCursor.into());
+        }
+        let mut rest = self.executor.catalog.after(after).cloned();
+        let tools: Vec<pb::Tool> = rest.by_ref().take(size).map(Into::into).collect();
+        let next_page_token = match (rest.next(), tools.last()) {
+            (Some(_), Some(last)) => last.name.clone(),
+            _ => String::new(),
+        };
+        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token }))
+    }
+
+    async fn evaluate(
+        &self,
+        request: Request<pb::EvaluateRequest>,
+    ) -> Result<Response<pb::EvaluateResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let call = decode(tenant, request.into_inner().call)?;
+        let evaluation = evaluate(&self.executor.catalog, &call);
+        let evaluation = facts::permission_evaluated(&call, &evaluation);
+        let fact = facts::about(&call, Payload::PermissionEvaluated(evaluation.clone()));
+        Ok(Response::new(pb::EvaluateResponse {
+            evaluation: Some(evaluation),
+            facts: vec![fact],
+            input_json: call.input_json,
+        }))
+    }
+
+    async fn execute(
+        &self,
+        request: Request<pb::ExecuteRequest>,
+    ) -> Result<Response<BoxStream<pb::ExecuteResponse>>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = request.into_inner();
+        let patience = patience(request.timeout_ms)?;
+        let call = decode(tenant, request.call)?;
+        let room = self.executor.prepare()?;
+        store::admit(&self.db, &call).await?;
+        let answers = self.executor.clone().start(self.db.clone(), room, call, patience);
+        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    async fn raise_epoch(
+        &self,
+        request: Request<pb::RaiseEpochRequest>,
+    ) -> Result<Response<pb::RaiseEpochResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = request.into_inner();
+        let session_id: SessionId = parse("session_id", &request.session_id)?;
+        let epoch = epoch("epoch", request.epoch)?;
+        let epoch = store::raise_epoch(&self.db, &tenant, session_id, epoch).await?;
+        Ok(Response::new(pb::RaiseEpochResponse { epoch }))
+    }
+}
+
+fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
+    let call = call.ok_or_else(|| invalid("call", "is missing"))?;
+    if call.input_json.len() > LARGEST_INPUT {
+        return Err(invalid("call.input_json", "is larger than 1 MiB"));
+    }
+    for (field, id) in [("call.turn_id", &call.turn_id), ("call.step_id", &call.step_id)] {
+        if id.len() > LONGEST_ID {
+            return Err(invalid(field, "is longer than 100 characters"));
+        }
+    }
+    Ok(Call {
+        tenant,
+        session_id: parse("call.session_id", &call.session_id)?,
+        epoch: epoch("call.epoch", call.epoch)?,
+        turn_id: call.turn_id,
+        step_id: call.step_id,
+        tool_call_id: parse("call.tool_call_id", &call.tool_call_id)?,
+        tool: call.tool,
+        input_json: call.input_json,
+        workspace_id: parse("call.workspace_id", &call.workspace_id)?,
+        permissions: call.permissions.unwrap_or_default(),
+    })
+}
+
+fn parse<T: std::str::FromStr<Err: ToString>>(field: &'static str, text: &str) -> Result<T> {
+    text.parse().map_err(|error: T::Err| invalid(field, error.to_string()))
+}
+
+fn invalid(field: &'static str, problem: impl Into<String>) -> Error {
+    Error::Invalid { field, problem: problem.into() }
+}
+
+fn epoch(field: &'static str, epoch: i64) -> Result<i64> {
+    match epoch {
+        0.. => Ok(epoch),
+        _ => Err(invalid(field, "is negative")),
+    }
+}
+
+/// How long the caller is willing to wait; zero leaves it to the tool.
+fn patience(timeout_ms: i32) -> Result<Option<Duration>> {
+    match timeout_ms {
+        0 => Ok(None),
+        1..=LONGEST_TIMEOUT_MS => Ok(Some(Duration::from_millis(timeout_ms as u64))),
+        _ => Err(invalid("timeout_ms", "is not between 0 and 3600000")),
+    }
+}
+
+fn page_size(size: i32) -> Result<usize> {
+    match size {
+        0 => Ok(USUAL_PAGE as usize),
+        1..=LARGEST_PAGE => Ok(size as usize),
+        _ => Err(invalid("page_size", "is not between 0 and 500")),
+    }
+}
+
+impl From<About> for pb::Tool {
+    fn from(about: About) -> pb::Tool {
+        pb::Tool {
+            name: about.name.into(),
+            description: about.description.into(),
+            input_schema_json: about.input_schema.to_string(),
+            read_only: about.read_only,
+            destructive: about.destructive,
+            host: "tools".into(),
+            mcp_server_id: String::new(),
+        }
+    }
+}
+
+impl From<Outcome> for pb::Outcome {
+    fn from(outcome: Outcome) -> pb::Outcome {
+        let metadata = ToolMetadata {
+            duration_ms: int32(outcome.metadata.duration.as_millis() as u64),
+            truncated: outcome.metadata.truncated,
+            output_bytes: int64(outcome.metadata.output_bytes),
+            ..ToolMetadata::default()
+        };
+        let (result, error_kind) = match outcome.result {
+            Ok(data) => (PbResult::DataJson(data.to_string()), String::new()),
+            Err(failure) => (PbResult::ErrorText(failure.text), failure.kind.name().into()),
+        };
+        pb::Outcome { result: Some(result), metadata: Some(metadata), error_kind }
+    }
+}

@@ -1,0 +1,48 @@
+use std::{env, net::SocketAddr, path::PathBuf};
+
+use anyhow::Context as _;
+use sandbox::Tier;
+
+/// Everything that can be configured; `tools --help` is its manual.
+#[derive(Debug, Clone, clap::Parser)]
+pub struct Config {
+    /// Address to accept gRPC calls on.
+    #[arg(long, env, default_value = "[::]:50052")]
+    pub listen: SocketAddr,
+
+    /// Directory that holds the workspaces, one directory per tenant.
+    #[arg(long, env, default_value = "/var/lib/windlass/workspaces")]
+    pub workspaces_dir: PathBuf,
+
+    /// The program that builds sandboxes. Unset: `sandbox-init` beside this executable.
+    #[arg(long, env)]
+    pub sandbox_init: Option<PathBuf>,
+
+    /// The worst sandbox that is good enough: A, B or C. Tools are refused on a machine that has less.
+    #[arg(long, env, default_value = "A")]
+    pub sandbox_minimum_tier: Tier,
+
+    /// How many tools may run at once before further calls are refused.
+    #[arg(long, env, default_value_t = 64)]
+    pub max_executions: usize,
+
+    #[command(flatten)]
+    pub chassis: chassis::Args,
+}
+
+impl Config {
+    pub fn sandbox_init(&self) -> anyhow::Result<PathBuf> {
+        match &self.sandbox_init {
+            Some(path) => Ok(path.clone()),
+            None => {
+                let executable = env::current_exe().context("cannot find this executable")?;
+                Ok(executable.with_file_name("sandbox-init"))
+            }
+        }
+    }
+}
+
+#[test]
+fn flags_are_consistent() {
+    <Config as clap::CommandFactory>::command().debug_assert();
+}

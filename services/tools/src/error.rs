@@ -1,0 +1,78 @@
+use std::time::Duration;
+
+use proto::error::v1::Reason;
+use sandbox::Tier;
+use tonic::Status;
+use tonic_types::StatusExt as _;
+
+use crate::call::{SessionId, ToolCallId};
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// When to come back to a server that was busy.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What can go wrong with a call as such, in words the caller understands. What goes wrong
+/// inside of a tool is an outcome and never comes here.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("invalid {field}: {problem}")]
+    Invalid { field: &'static str, problem: String },
+
+    #[error("page_token is not one of ours")]
+    InvalidCursor,
+
+    #[error("epoch {epoch} of session {session_id} is over, {current_epoch} is in force")]
+    EpochStale { session_id: SessionId, epoch: i64, current_epoch: i64 },
+
+    #[error("tool call {0} was started before and is never run again")]
+    CallRepeated(ToolCallId),
+
+    #[error("this machine's sandbox is of tier {tier}, {minimum_tier} is demanded")]
+    SandboxUnavailable { tier: Tier, minimum_tier: Tier, missing: String },
+
+    #[error("this server runs as many tools as it may")]
+    Overloaded,
+
+    #[error("database failed")]
+    Database(#[from] sqlx::Error),
+}
+
+/// The only place where our errors meet gRPC.
+impl From<Error> for Status {
+    fn from(error: Error) -> Status {
+        let (reason, metadata) = match &error {
+            Error::Invalid { field, problem } => return chassis::invalid(field, problem),
+            Error::InvalidCursor => {
+                (Reason::InvalidCursor, vec![("field", "page_token".to_owned())])
+            }
+            Error::EpochStale { session_id, epoch, current_epoch } => (
+                Reason::EpochStale,
+                vec![
+                    ("session_id", session_id.to_string()),
+                    ("epoch", epoch.to_string()),
+                    ("current_epoch", current_epoch.to_string()),
+                ],
+            ),
+            Error::CallRepeated(id) => {
+                (Reason::CallRepeated, vec![("tool_call_id", id.to_string())])
+            }
+            Error::SandboxUnavailable { tier, minimum_tier, missing } => (
+                Reason::SandboxUnavailable,
+                vec![
+                    ("tier", tier.to_string()),
+                    ("minimum_tier", minimum_tier.to_string()),
+                    ("missing", missing.clone()),
+                ],
+            ),
+            Error::Overloaded => {
+                let status = chassis::status(Reason::Overloaded, &error, vec![]);
+                let mut details = status.get_error_details();
+                details.set_retry_info(Some(RETRY));
+                return Status::with_error_details(status.code(), status.message(), details);
+            }
+            Error::Database(error) => return chassis::database_error(error),
+        };
+        chassis::status(reason, &error, metadata)
+    }
+}

@@ -1,0 +1,134 @@
+use std::time::Duration;
+
+use proto::{
+    event::v1::{
+        Event, OutputStored, Payload, PermissionEvaluated, SandboxApplied, ToolProgress,
+        sandbox_applied::{Layer, Limits},
+    },
+    tools::v1::{ExecuteResponse, execute_response::Item},
+};
+use sandbox::{Profile, Report};
+use tokio::sync::mpsc;
+use tonic::Status;
+
+use crate::{
+    call::Call,
+    evaluate::{Evaluation, mode_name},
+    outcome::Outcome,
+};
+
+pub type Answer = Result<ExecuteResponse, Status>;
+
+/// The way to the caller: facts as they happen, and one outcome.
+pub struct Facts<'a> {
+    call: &'a Call,
+    sender: mpsc::Sender<Answer>,
+}
+
+impl<'a> Facts<'a> {
+    pub fn new(call: &'a Call, sender: mpsc::Sender<Answer>) -> Facts<'a> {
+        Facts { call, sender }
+    }
+
+    /// Puts something on record. Waits while the caller is behind.
+    pub async fn note(&self, payload: Payload) {
+        self.send(Item::Fact(about(self.call, payload))).await;
+    }
+
+    pub async fn end(&self, outcome: Outcome) {
+        self.send(Item::Outcome(outcome.into())).await;
+    }
+
+    async fn send(&self, item: Item) {
+        // A caller that is gone is noticed by whoever waits for `abandoned`.
+        let _ = self.sender.send(Ok(ExecuteResponse { item: Some(item) })).await;
+    }
+
+    /// Returns when nobody listens any more.
+    pub async fn abandoned(&self) {
+        self.sender.closed().await;
+    }
+}
+
+/// A fact with the ids that we know.
+pub fn about(call: &Call, payload: Payload) -> Event {
+    Event {
+        session_id: call.session_id.to_string(),
+        turn_id: call.turn_id.clone(),
+        step_id: call.step_id.clone(),
+        tool_call_id: call.tool_call_id.to_string(),
+        ..Event::fact(payload)
+    }
+}
+
+pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> PermissionEvaluated {
+    let destructive =
+        evaluation.verdict.as_ref().is_ok_and(|permit| permit.entry.about.destructive);
+    let decision = match evaluation.verdict {
+        Ok(_) => "allow",
+        Err(_) => "deny",
+    };
+    PermissionEvaluated {
+        decision: decision.into(),
+        cause: evaluation.cause.into(),
+        rule: None,
+        compared: call.tool.clone(),
+        mode: mode_name(call.permissions.mode()).into(),
+        destructive,
+        destructive_reason: if destructive {
+            "the tool can do anything".into()
+        } else {
+            String::new()
+        },
+        reason: evaluation.reason.clone(),
+    }
+}
+
+/// The sandbox as it really is. `wall` and `output_bytes` are limits that we keep ourselves.
+pub fn sandbox_applied(
+    report: &Report,
+    profile: &Profile,
+    wall: Duration,
+    output_bytes: usize,
+) -> SandboxApplied {
+    let layers = report.layers.iter().map(|report| Layer {
+        name: report.layer.name().into(),
+        applied: report.applied,
+        detail: report.detail.clone(),
+    });
+    let limits = &profile.limits;
+    SandboxApplied {
+        tier: report.tier().to_string(),
+        mode: if profile.optional.is_empty() { "strict" } else { "relaxed" }.into(),
+        layers: layers.collect(),
+        writable: report.writable().iter().map(ToString::to_string).collect(),
+        network: vec!["none".into()],
+        limits: Some(Limits {
+            wall_ms: int32(wall.as_millis() as u64),
+            cpu_seconds: int32(limits.cpu_seconds),
+            memory_bytes: int64(limits.memory_bytes),
+            processes: int32(limits.processes),
+            open_files: int32(limits.open_files),
+            file_bytes: int64(limits.file_bytes),
+            output_bytes: int64(output_bytes as u64),
+        }),
+    }
+}
+
+pub fn progress(text: String) -> ToolProgress {
+    ToolProgress { stream: "stdout".into(), text }
+}
+
+/// Output was cut: what is left is in the outcome, and only there.
+pub fn output_truncated(total: u64, kept: u64) -> OutputStored {
+    OutputStored { total_bytes: int64(total), kept_bytes: int64(kept), ..OutputStored::default() }
+}
+
+/// The contract's numbers are signed and ours are not.
+pub fn int32(number: u64) -> i32 {
+    number.try_into().unwrap_or(i32::MAX)
+}
+
+pub fn int64(number: u64) -> i64 {
+    number.try_into().unwrap_or(i64::MAX)
+}

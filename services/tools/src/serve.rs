@@ -1,0 +1,48 @@
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use chassis::{Auth, Server};
+use sandbox::Sandbox;
+use serde_json::json;
+use tokio::{net::TcpListener, sync::Semaphore};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{Config, MIGRATIONS, api, catalog::Catalog, execute::Executor};
+
+/// Runs the service until `stop`.
+pub async fn serve(
+    config: &Config,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let db = chassis::database::connect(&config.chassis.database, "tools").await?;
+    chassis::database::migrate(&db, &MIGRATIONS).await?;
+    let auth = Auth::new("tools", &config.chassis.auth, db.clone()).await?;
+
+    let init = config.sandbox_init()?;
+    let sandbox = Sandbox::new(&init);
+    let machine = sandbox
+        .probe()
+        .await
+        .with_context(|| format!("cannot build a sandbox with {}", init.display()))?;
+    let (tier, missing) = (machine.tier(), machine.missing());
+    match tier <= config.sandbox_minimum_tier {
+        true => info!(%tier, "sandboxes are of tier {tier}"),
+        false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
+    }
+
+    let executor = Arc::new(Executor {
+        catalog: Catalog::built_in()?,
+        sandbox,
+        machine,
+        minimum_tier: config.sandbox_minimum_tier,
+        workspaces: config.workspaces_dir.clone(),
+        room: Arc::new(Semaphore::new(config.max_executions)),
+    });
+    let health = json!({ "tier": tier, "missing": missing });
+    Server::new("tools", &config.chassis, &db, auth)
+        .detail("sandbox", move || health.clone())
+        .serve(listener, api::routes(&config.chassis, db, executor), stop)
+        .await
+}

@@ -1,0 +1,23 @@
+use std::{
+    fs::DirBuilder,
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use chassis::Tenant;
+
+use crate::call::WorkspaceId;
+
+/// The directory of a workspace, made on first use. Both names are plain words, so the path
+/// cannot lead elsewhere.
+pub async fn open(root: &Path, tenant: &Tenant, id: WorkspaceId) -> io::Result<PathBuf> {
+    let tenant = root.join(tenant.as_str());
+    let workspace = tenant.join(id.to_string());
+    tokio::task::spawn_blocking(move || {
+        DirBuilder::new().recursive(true).mode(0o700).create(&tenant)?;
+        sandbox::create_workspace(&workspace)?;
+        Ok(workspace)
+    })
+    .await?
+}

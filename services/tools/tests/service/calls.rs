@@ -1,0 +1,138 @@
+use expect_test::expect;
+use proto::tools::v1::{
+    GetWorkspaceRequest, ListToolsRequest, workspace_service_client::WorkspaceServiceClient,
+};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+use tonic::Code;
+use tonic_types::StatusExt as _;
+
+use crate::world::{World, assert_code, explain};
+
+#[sqlx::test(migrations = false)]
+async fn tools_are_listed_with_their_schemas(db: PgPool) {
+    let world = World::start(db).await;
+    let request = world.peer.request(&world.caller, ListToolsRequest::default());
+    let response = world.client.clone().list_tools(request).await.unwrap().into_inner();
+    let names: Vec<_> = response.tools.iter().map(|tool| tool.name.as_str()).collect();
+    assert_eq!(names, ["bash"]);
+    assert!(response.next_page_token.is_empty());
+    let schema: Value = serde_json::from_str(&response.tools[0].input_schema_json).unwrap();
+    assert_eq!(schema["required"], json!(["command"]));
+
+    for (wrong, field) in [
+        (ListToolsRequest { page_size: 501, ..Default::default() }, "REASON_INVALID_FIELD"),
+        (
+            ListToolsRequest { page_token: "zsh".into(), ..Default::default() },
+            "REASON_INVALID_CURSOR",
+        ),
+    ] {
+        let request = world.peer.request(&world.caller, wrong);
+        let status = world.client.clone().list_tools(request).await.unwrap_err();
+        assert!(explain(&status).contains(field), "{status:?}");
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn evaluating_decides_and_runs_nothing(db: PgPool) {
+    let world = World::start(db).await;
+    let call = world.bash("touch ran");
+    for _ in 0..2 {
+        let response = world.evaluate(call.clone()).await.unwrap();
+        assert_eq!(response.input_json, call.input_json);
+        assert_eq!(response.facts.len(), 1);
+        let evaluation = response.evaluation.unwrap();
+        assert_eq!((evaluation.decision.as_str(), evaluation.destructive), ("allow", true));
+    }
+    assert!(!world.workspaces.exists());
+    let response = world.evaluate(world.call("fly", json!({}))).await.unwrap();
+    let evaluation = response.evaluation.unwrap();
+    expect!["deny host_policy: there is no tool named \"fly\""]
+        .assert_eq(&format!("{} {}: {}", evaluation.decision, evaluation.cause, evaluation.reason));
+}
+
+#[sqlx::test(migrations = false)]
+async fn whatever_a_model_asks_for_ends_in_an_envelope(db: PgPool) {
+    let world = World::start(db).await;
+    let ended = world.execute(world.call("fly", json!({}))).await.unwrap();
+    assert_eq!(ended.error(), ("unknown_tool", "there is no tool named \"fly\""));
+    assert_eq!(ended.names(), ["permission.evaluated"]);
+
+    let ended = world.execute(world.call("bash", json!({ "cmd": "ls" }))).await.unwrap();
+    assert_eq!(ended.error().0, "schema");
+
+    let mut call = world.bash("ls");
+    call.input_json = "{".into();
+    assert_eq!(world.execute(call).await.unwrap().error().0, "schema");
+
+    let mut call = world.bash("ls");
+    call.permissions.get_or_insert_default().tools = vec!["read".into()];
+    assert_eq!(world.execute(call).await.unwrap().error().0, "denied");
+
+    let ended = world.execute(world.bash("echo a\0b")).await.unwrap();
+    assert_eq!(ended.error().0, "failed");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
+    let world = World::start(db).await;
+    let mut problems = String::new();
+    let mut refuse = async |change: fn(&mut proto::tools::v1::Call)| {
+        let mut call = world.bash("touch ran");
+        change(&mut call);
+        let status = world.begin(call).await.unwrap_err();
+        assert_code(&status, Code::InvalidArgument);
+        problems += &format!("{}\n", explain(&status));
+    };
+    refuse(|call| call.session_id = "ses_1".into()).await;
+    refuse(|call| call.tool_call_id = "../../etc".into()).await;
+    refuse(|call| call.workspace_id = "ws_../../../../etc/cron.d/aaa".into()).await;
+    refuse(|call| call.epoch = -1).await;
+    refuse(|call| call.turn_id = "t".repeat(101)).await;
+    refuse(|call| call.input_json = " ".repeat(1024 * 1024 + 1)).await;
+    expect![[r#"
+        InvalidArgument REASON_INVALID_FIELD: invalid call.session_id: expected ses_ and 26 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid call.tool_call_id: expected call_ and 26 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid call.workspace_id: expected ws_ and 26 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid call.epoch: is negative
+        InvalidArgument REASON_INVALID_FIELD: invalid call.turn_id: is longer than 100 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid call.input_json: is larger than 1 MiB
+    "#]].assert_eq(&problems);
+    assert!(!world.workspaces.exists());
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_busy_server_says_when_to_come_back(db: PgPool) {
+    let world = World::with(db, &["--max-executions", "1"]).await;
+    let call = world.bash("echo started; sleep 60");
+    let mut first = world.begin(call).await.unwrap();
+    first.message().await.unwrap();
+    let second = world.bash("true");
+    let status = world.begin(second.clone()).await.unwrap_err();
+    expect!["ResourceExhausted REASON_OVERLOADED: this server runs as many tools as it may"]
+        .assert_eq(&explain(&status));
+    assert!(status.get_details_retry_info().is_some());
+
+    // A call that was not started can be made again.
+    drop(first);
+    let retried = async {
+        loop {
+            match world.execute(second.clone()).await {
+                Err(status) if status.code() == Code::ResourceExhausted => {
+                    tokio::task::yield_now().await
+                }
+                ended => break ended,
+            }
+        }
+    };
+    assert_eq!(retried.await.unwrap().data()["exit_code"], 0);
+}
+
+#[sqlx::test(migrations = false)]
+async fn the_rest_of_the_contract_says_that_it_is_not_there_yet(db: PgPool) {
+    let world = World::start(db).await;
+    let request = world.peer.request(&world.caller, GetWorkspaceRequest::default());
+    let status =
+        WorkspaceServiceClient::new(world.peer.channel()).get_workspace(request).await.unwrap_err();
+    assert!(explain(&status).starts_with("Unimplemented REASON_NOT_IMPLEMENTED"), "{status:?}");
+}

@@ -1,0 +1,204 @@
+//! A running service and the verbs that the tests are written in.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use chassis::{Auth, Caller, Peer};
+use clap::Parser as _;
+use proto::{
+    event::v1::{Event, Payload},
+    tools::v1::{
+        Call, EvaluateRequest, EvaluateResponse, ExecuteRequest, ExecuteResponse,
+        RaiseEpochRequest, execute_response::Item, outcome::Result as PbResult,
+        tool_service_client::ToolServiceClient,
+    },
+};
+use serde_json::Value;
+use sqlx::{ConnectOptions as _, PgPool};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tonic::{Code, Status, Streaming, transport::Channel};
+use tonic_types::StatusExt as _;
+use tools::Config;
+
+chassis::id!(SessionId, "ses");
+chassis::id!(ToolCallId, "call");
+chassis::id!(WorkspaceId, "ws");
+
+const SECRET: &str = "a secret that is long enough to be one";
+
+pub struct World {
+    pub client: ToolServiceClient<Channel>,
+    pub peer: Peer,
+    pub caller: Caller,
+    pub workspaces: PathBuf,
+    db: PgPool,
+    folder: Option<TempDir>,
+    _stop: DropGuard,
+}
+
+impl World {
+    pub async fn start(db: PgPool) -> World {
+        World::with(db, &[]).await
+    }
+
+    pub async fn with(db: PgPool, flags: &[&str]) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        World::launch(db, folder, flags).await
+    }
+
+    /// Another process on the same database and disk, after this one is gone.
+    pub async fn restart(mut self) -> World {
+        let (db, folder) = (self.db.clone(), self.folder.take().unwrap());
+        drop(self);
+        World::launch(db, folder, &[]).await
+    }
+
+    async fn launch(db: PgPool, folder: TempDir, flags: &[&str]) -> World {
+        let workspaces = folder.path().join("workspaces");
+        let url = db.connect_options().to_url_lossy();
+        let init = sandbox_init();
+        let mut args =
+            vec!["tools", "--auth-internal-secret", SECRET, "--database-url", url.as_str()];
+        // All services are configured alike; this one does not use Redis yet.
+        args.extend(["--redis-url", "redis://127.0.0.1:1"]);
+        args.extend(["--workspaces-dir", workspaces.to_str().unwrap()]);
+        args.extend(["--sandbox-init", init.to_str().unwrap()]);
+        args.extend(flags);
+        let config = Config::parse_from(args);
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        let stop = CancellationToken::new();
+        let (served, stopped) = (config.clone(), stop.clone());
+        tokio::spawn(async move { tools::serve(&served, listener, stopped).await.unwrap() });
+
+        let auth = Auth::new("session", &config.chassis.auth, db.clone()).await.unwrap();
+        let peer = Peer::new("tools", &address, &config.chassis.tls, &auth).unwrap();
+        World {
+            client: ToolServiceClient::new(peer.channel()),
+            peer,
+            caller: Caller::service("acme".parse().unwrap(), "tests"),
+            workspaces,
+            db,
+            folder: Some(folder),
+            _stop: stop.drop_guard(),
+        }
+    }
+
+    /// A call that has everything but a reason to exist.
+    pub fn call(&self, tool: &str, input: Value) -> Call {
+        Call {
+            session_id: SessionId::new().to_string(),
+            epoch: 1,
+            turn_id: "turn_1".into(),
+            step_id: "step_1".into(),
+            tool_call_id: ToolCallId::new().to_string(),
+            tool: tool.into(),
+            input_json: input.to_string(),
+            workspace_id: WorkspaceId::new().to_string(),
+            ..Call::default()
+        }
+    }
+
+    pub fn bash(&self, command: &str) -> Call {
+        self.call("bash", serde_json::json!({ "command": command }))
+    }
+
+    pub async fn evaluate(&self, call: Call) -> Result<EvaluateResponse, Status> {
+        let request = self.peer.request(&self.caller, EvaluateRequest { call: Some(call) });
+        Ok(self.client.clone().evaluate(request).await?.into_inner())
+    }
+
+    pub async fn begin(&self, call: Call) -> Result<Streaming<ExecuteResponse>, Status> {
+        let request = ExecuteRequest { call: Some(call), ..ExecuteRequest::default() };
+        let request = self.peer.request(&self.caller, request);
+        Ok(self.client.clone().execute(request).await?.into_inner())
+    }
+
+    /// Runs a call to its end.
+    pub async fn execute(&self, call: Call) -> Result<Ended, Status> {
+        let mut answers = self.begin(call).await?;
+        let mut facts = Vec::new();
+        let mut outcome = None;
+        let reading = async {
+            while let Some(answer) = answers.message().await? {
+                assert!(outcome.is_none(), "something follows the outcome");
+                match answer.item.unwrap() {
+                    Item::Fact(fact) => facts.push(fact),
+                    Item::Outcome(end) => outcome = Some(end),
+                }
+            }
+            Ok::<_, Status>(())
+        };
+        timeout(Duration::from_secs(60), reading).await.expect("the call ends")?;
+        Ok(Ended { facts, outcome: outcome.expect("there is an outcome") })
+    }
+
+    pub async fn raise_epoch(&self, session_id: &str, epoch: i64) -> Result<i64, Status> {
+        let request = RaiseEpochRequest { session_id: session_id.into(), epoch };
+        let request = self.peer.request(&self.caller, request);
+        Ok(self.client.clone().raise_epoch(request).await?.into_inner().epoch)
+    }
+
+    pub fn read(&self, call: &Call, file: &str) -> String {
+        let tenant = self.caller.tenant.as_str();
+        let path = self.workspaces.join(tenant).join(&call.workspace_id).join(file);
+        std::fs::read_to_string(path).unwrap_or_default()
+    }
+}
+
+/// A call that ended, whichever way.
+#[derive(Debug)]
+pub struct Ended {
+    pub facts: Vec<Event>,
+    pub outcome: proto::tools::v1::Outcome,
+}
+
+impl Ended {
+    pub fn data(&self) -> Value {
+        match self.outcome.result.as_ref().unwrap() {
+            PbResult::DataJson(json) => serde_json::from_str(json).unwrap(),
+            PbResult::ErrorText(text) => panic!("{}: {text}", self.outcome.error_kind),
+        }
+    }
+
+    pub fn error(&self) -> (&str, &str) {
+        match self.outcome.result.as_ref().unwrap() {
+            PbResult::ErrorText(text) => (&self.outcome.error_kind, text),
+            PbResult::DataJson(json) => panic!("no error: {json}"),
+        }
+    }
+
+    pub fn names(&self) -> Vec<&str> {
+        self.facts.iter().map(|fact| fact.r#type.as_str()).collect()
+    }
+
+    /// What the progress facts say together.
+    pub fn progress(&self) -> String {
+        let text = |fact: &Event| match &fact.payload {
+            Some(Payload::ToolProgress(progress)) => progress.text.clone(),
+            _ => String::new(),
+        };
+        self.facts.iter().map(text).collect()
+    }
+}
+
+/// `Code REASON: message`
+pub fn explain(status: &Status) -> String {
+    let details = status.get_error_details();
+    let reason = details.error_info().map_or("no reason", |info| info.reason.as_str());
+    format!("{:?} {reason}: {}", status.code(), status.message())
+}
+
+pub fn assert_code(status: &Status, code: Code) {
+    assert_eq!(status.code(), code, "{status:?}");
+}
+
+/// Built for the sandbox's own tests, one folder above ours.
+fn sandbox_init() -> PathBuf {
+    let tests = env::current_exe().unwrap();
+    let path = tests.parent().unwrap().with_file_name("sandbox-init");
+    assert!(path.exists(), "sandbox-init is not built: run `cargo build -p sandbox` first");
+    path
+}
