@@ -115,8 +115,10 @@ impl Server {
         }
 
         let calls = calls::Calls::new(self.auth, args, cut.clone(), draining);
-        let transport = transport::new(&self.args.tls)?.layer(calls);
-        let mut router = transport.add_routes(routes).add_service(health_service);
+        let mut router = transport::new(&self.args.tls)?
+            .layer(calls)
+            .add_routes(routes)
+            .add_service(health_service);
         if args.reflection {
             router = router
                 .add_service(names::reflection(self.service).build_v1()?)
