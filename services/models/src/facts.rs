@@ -43,7 +43,7 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
     let mut payloads = vec![
         Payload::TaskProfileResolved(pb::TaskProfileResolved {
             profile: task.profile.clone(),
-            capabilities: names(&mut task.capabilities.iter()),
+            capabilities: names(&task.capabilities),
             tokens: task.tokens,
             tier: task.tier().as_str().to_owned(),
         }),
@@ -61,7 +61,7 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
     };
     let (provider, model) = (chosen.model.provider.clone(), chosen.model.model.clone());
     let reason = task.why(chosen);
-    let capability_gap = names(&mut chosen.gap.iter());
+    let capability_gap = names(&chosen.gap);
     if others.is_empty() {
         payloads.push(Payload::RoutingSingleCandidate(pb::SingleCandidate {
             provider: provider.clone(),
@@ -121,8 +121,8 @@ pub fn failed(failure: &Failure) -> Option<Payload> {
     }
 }
 
-fn names<'a>(capabilities: &mut dyn Iterator<Item = &'a Capability>) -> Vec<String> {
-    capabilities.map(|capability| capability.as_str().to_owned()).collect()
+fn names<'a>(capabilities: impl IntoIterator<Item = &'a Capability>) -> Vec<String> {
+    capabilities.into_iter().map(|capability| capability.as_str().to_owned()).collect()
 }
 
 impl From<&Candidate<'_>> for pb::Candidate {

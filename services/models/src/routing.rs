@@ -136,141 +136,87 @@ fn join(capabilities: &[Capability]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
-    use expect_test::{Expect, expect};
+    use expect_test::expect;
 
     use super::*;
 
-    fn check(
-        model: Option<&str>,
-        profile: &str,
-        capabilities: &[Capability],
-        tokens: i32,
-        expect: Expect,
-    ) {
+    fn named(model: &str) -> Task {
+        Task { model: Some(model.to_owned()), ..profile("chat") }
+    }
+
+    fn profile(profile: &str) -> Task {
+        Task { model: None, profile: profile.to_owned(), capabilities: BTreeSet::new(), tokens: 10 }
+    }
+
+    /// The decision, then those who could serve and those who could not.
+    fn route(task: Task) -> String {
         let catalogue = Catalogue::built_in().unwrap();
-        let task = Task {
-            model: model.map(str::to_owned),
-            profile: profile.to_owned(),
-            capabilities: capabilities.iter().copied().collect(),
-            tokens,
-        };
         let Candidates { candidates, excluded } = task.candidates(&catalogue);
-        let mut table = String::new();
-        if let Some(chosen) = candidates.first() {
-            writeln!(table, "{}", task.why(chosen)).unwrap();
+        let mut lines: Vec<_> =
+            candidates.first().map(|chosen| task.why(chosen)).into_iter().collect();
+        for Candidate { model, score, gap } in candidates {
+            lines.push(format!("+ {} {score:.1} lacks {gap:?}", model.name()));
         }
-        for one in candidates {
-            writeln!(table, "+ {} {:.1} lacks {:?}", one.model.name(), one.score, one.gap).unwrap();
+        for Exclusion { model, reason, detail } in excluded {
+            lines.push(format!("- {} {}: {detail}", model.name(), reason.as_str()));
         }
-        for one in excluded {
-            writeln!(table, "- {} {}: {}", one.model.name(), one.reason.as_str(), one.detail)
-                .unwrap();
-        }
-        expect.assert_eq(&table);
+        lines.join("\n")
     }
 
     #[test]
     fn a_model_that_is_named_is_the_only_candidate() {
-        check(
-            Some("scripted"),
-            "chat",
-            &[],
-            10,
-            expect![[r#"
+        expect![[r#"
             scripted was asked for
             + scripted/demo 1.0 lacks []
-            - scripted/small not_requested: another model was asked for
-        "#]],
-        );
+            - scripted/small not_requested: another model was asked for"#]]
+        .assert_eq(&route(named("scripted")));
     }
 
     #[test]
     fn whoever_names_a_model_gets_it_with_its_gaps() {
-        check(
-            Some("scripted/small"),
-            "chat",
-            &[Capability::Images],
-            10,
-            expect![[r#"
+        let capabilities = BTreeSet::from([Capability::Images]);
+        expect![[r#"
             scripted/small was asked for
             + scripted/small 0.5 lacks [Images]
-            - scripted/demo not_requested: another model was asked for
-        "#]],
-        );
+            - scripted/demo not_requested: another model was asked for"#]]
+        .assert_eq(&route(Task { capabilities, ..named("scripted/small") }));
     }
 
     #[test]
     fn a_profile_prefers_its_tier() {
-        check(
-            None,
-            "chat",
-            &[],
-            10,
-            expect![[r#"
+        expect![[r#"
             best for chat: a balanced model, score 1.0
             + scripted/demo 1.0 lacks []
-            + scripted/small 0.5 lacks []
-        "#]],
-        );
-        check(
-            None,
-            "title",
-            &[],
-            10,
-            expect![[r#"
+            + scripted/small 0.5 lacks []"#]]
+        .assert_eq(&route(profile("chat")));
+        expect![[r#"
             best for title: a cheap model, score 1.0
             + scripted/small 1.0 lacks []
-            + scripted/demo 0.5 lacks []
-        "#]],
-        );
-        check(
-            None,
-            "code",
-            &[],
-            10,
-            expect![[r#"
+            + scripted/demo 0.5 lacks []"#]]
+        .assert_eq(&route(profile("title")));
+        expect![[r#"
             best for code: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
-            + scripted/small 0.0 lacks []
-        "#]],
-        );
+            + scripted/small 0.0 lacks []"#]]
+        .assert_eq(&route(profile("code")));
     }
 
     #[test]
     fn a_model_that_cannot_serve_says_why() {
-        check(
-            None,
-            "title",
-            &[Capability::Images, Capability::Reasoning],
-            10,
-            expect![[r#"
+        let capabilities = BTreeSet::from([Capability::Images, Capability::Reasoning]);
+        expect![[r#"
             best for title: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
-            - scripted/small capability: lacks images, reasoning
-        "#]],
-        );
-        check(
-            None,
-            "title",
-            &[],
-            10_000,
-            expect![[r#"
+            - scripted/small capability: lacks images, reasoning"#]]
+        .assert_eq(&route(Task { capabilities, ..profile("title") }));
+        expect![[r#"
             best for title: a balanced model, score 0.5
             + scripted/demo 0.5 lacks []
-            - scripted/small context: 10000 tokens do not fit into 8000
-        "#]],
-        );
-        check(
-            Some("scripted/small"),
-            "chat",
-            &[],
-            10_000,
-            expect![[r#"
+            - scripted/small context: 10000 tokens do not fit into 8000"#]]
+        .assert_eq(&route(Task { tokens: 10_000, ..profile("title") }));
+        expect![[r#"
             - scripted/demo not_requested: another model was asked for
-            - scripted/small context: 10000 tokens do not fit into 8000
-        "#]],
-        );
+            - scripted/small context: 10000 tokens do not fit into 8000"#]]
+        .assert_eq(&route(Task { tokens: 10_000, ..named("scripted/small") }));
     }
 }

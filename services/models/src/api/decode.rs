@@ -143,7 +143,7 @@ fn content(role: Role, content: pb::Content) -> Result<Content, &'static str> {
             if data.is_empty() || data.len() > MAX_IMAGE_BYTES {
                 return Err("must be an image of 1 byte to 10 MiB");
             }
-            Ok(Content::Image { media_type, data: data.into() })
+            Ok(Content::Image { media_type, data })
         }
         (Role::Assistant, Kind::Reasoning(pb::Reasoning { text, signature })) => {
             Ok(Content::Reasoning { text, signature })

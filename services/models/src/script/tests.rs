@@ -1,10 +1,10 @@
-use expect_test::{Expect, expect};
+use expect_test::expect;
 use proptest::prelude::*;
 
 use super::*;
 
-/// Prints a script as it was understood, one action a line.
-fn check(script: &str, expect: Expect) {
+/// A script as it was understood, one action a line.
+fn understood(script: &str) -> String {
     let mut lines = String::new();
     for Step { actions, usage, finish } in Script::parse(script).unwrap().steps {
         lines += &format!("step: {usage:?}, {finish:?}\n");
@@ -12,72 +12,66 @@ fn check(script: &str, expect: Expect) {
             lines += &format!("  {action:?}\n");
         }
     }
-    expect.assert_eq(&lines);
+    lines
 }
 
 #[test]
 fn every_verb_has_a_meaning() {
-    check(
-        concat!(
-            "# a comment\n\n",
-            "  say  two spaces \n",
-            "think \"a\\nb\"\n",
-            "chunk 3\n",
-            "pace 1.5s\n",
-            "repeat 2 {{user}}!\r\n",
-            "call read {\"path\": \"{{tool_result}}\"}\n",
-            "call list\n",
-            "call broken \"{\"\n",
-            "delay 200ms\n",
-            "usage output=2 input=1 reasoning=1\n",
-            "finish length\n",
-            "fail rate_limit 2m 3\n",
-            "fail auth\n",
-            "hang\n",
-            "cut\n",
-        ),
-        expect![[r#"
-            step: Some(Usage { input: 1, output: 2, reasoning: 1, cache_read: 0, cache_write: 0 }), Some(Length)
-              Say { text: Text([Literal(" two spaces ")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
-              Think { text: Text([Literal("a\nb")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
-              Repeat { count: 2, text: Text([User, Literal("!")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
-              Call { tool: "read", input: Text([Literal("{\"path\": \""), ToolResult, Literal("\"}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
-              Call { tool: "list", input: Text([Literal("{}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
-              Call { tool: "broken", input: Text([Literal("{")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
-              Delay(200ms)
-              Fail { fault: RateLimit(120s), attempts: First(3) }
-              Fail { fault: Auth, attempts: All }
-              Hang
-              Cut
-        "#]],
+    let script = concat!(
+        "# a comment\n\n",
+        "  say  two spaces \n",
+        "think \"a\\nb\"\n",
+        "chunk 3\n",
+        "pace 1.5s\n",
+        "repeat 2 {{user}}!\r\n",
+        "call read {\"path\": \"{{tool_result}}\"}\n",
+        "call list\n",
+        "call broken \"{\"\n",
+        "delay 200ms\n",
+        "usage output=2 input=1 reasoning=1\n",
+        "finish length\n",
+        "fail rate_limit 2m 3\n",
+        "fail auth\n",
+        "hang\n",
+        "cut\n",
     );
+    expect![[r#"
+        step: Some(Usage { input: 1, output: 2, reasoning: 1, cache_read: 0, cache_write: 0 }), Some(Length)
+          Say { text: Text([Literal(" two spaces ")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+          Think { text: Text([Literal("a\nb")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
+          Repeat { count: 2, text: Text([User, Literal("!")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+          Call { tool: "read", input: Text([Literal("{\"path\": \""), ToolResult, Literal("\"}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+          Call { tool: "list", input: Text([Literal("{}")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+          Call { tool: "broken", input: Text([Literal("{")]), rhythm: Rhythm { chunk: Some(3), pace: 1.5s } }
+          Delay(200ms)
+          Fail { fault: RateLimit(120s), attempts: First(3) }
+          Fail { fault: Auth, attempts: All }
+          Hang
+          Cut
+    "#]].assert_eq(&understood(script));
 }
 
 #[test]
 fn steps_are_separated_and_may_be_empty() {
-    check(
-        "say a\n --- \n---\nsay b",
-        expect![[r#"
+    expect![[r#"
         step: None, None
           Say { text: Text([Literal("a")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
         step: None, None
         step: None, None
           Say { text: Text([Literal("b")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
-    "#]],
-    );
+    "#]]
+    .assert_eq(&understood("say a\n --- \n---\nsay b"));
 }
 
 #[test]
 fn how_a_text_is_streamed_holds_for_all_lines_below() {
-    check(
-        "say a\nchunk 2\n---\nsay b",
-        expect![[r#"
+    expect![[r#"
         step: None, None
           Say { text: Text([Literal("a")]), rhythm: Rhythm { chunk: None, pace: 0ns } }
         step: None, None
           Say { text: Text([Literal("b")]), rhythm: Rhythm { chunk: Some(2), pace: 0ns } }
-    "#]],
-    );
+    "#]]
+    .assert_eq(&understood("say a\nchunk 2\n---\nsay b"));
 }
 
 #[test]
