@@ -11,6 +11,28 @@ use prost_reflect::{DescriptorPool, DynamicMessage, Value};
 
 const ROOT: &str = "windlass";
 
+/// What is stored or exported as JSON. Everything else only travels, and is quicker to
+/// build without it.
+const JSON: &[&str] = &[
+    ".windlass.event.v1",
+    ".windlass.session.v1.CostState",
+    ".windlass.session.v1.HookRun",
+    ".windlass.session.v1.Incident",
+    ".windlass.session.v1.LimitState",
+    ".windlass.session.v1.Manifest",
+    ".windlass.session.v1.OutputRef",
+    ".windlass.session.v1.PendingRequest",
+    ".windlass.session.v1.QueuedTurn",
+    ".windlass.session.v1.Snapshot",
+    ".windlass.session.v1.StepView",
+    ".windlass.session.v1.Thread",
+    ".windlass.session.v1.ToolCallView",
+    ".windlass.session.v1.Trigger",
+    ".windlass.session.v1.TurnView",
+    ".windlass.tools.v1.Permissions",
+    ".windlass.tools.v1.Rule",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed={ROOT}");
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -27,8 +49,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     pbjson_build::Builder::new()
         .register_descriptors(&pool.encode_to_vec())?
         .ignore_unknown_fields()
-        .build(&[".windlass.event.v1", ".windlass.session.v1", ".windlass.tools.v1"])?;
+        .btree_map(["."])
+        .build(JSON)?;
+    // Sorted maps, so that a message has one encoding and a digest of it means something.
     tonic_prost_build::configure()
+        .btree_map(".")
         .extern_path(".google.protobuf", "::pbjson_types")
         .compile_well_known_types(true)
         .generate_default_stubs(true)
@@ -92,10 +117,7 @@ fn payloads(pool: &DescriptorPool) -> Result<String, Box<dyn Error>> {
         writeln!(names, "            Payload::{variant}(_) => {name:?},")?;
         writeln!(all, "    {name:?},")?;
         writeln!(to, "            Payload::{variant}(payload) => serde_json::to_string(payload),")?;
-        writeln!(
-            from,
-            "            {name:?} => Payload::{variant}(serde_json::from_str(json)?),"
-        )?;
+        writeln!(from, "            {name:?} => Payload::{variant}(serde_json::from_str(json)?),")?;
     }
     Ok(format!(
         "/// The dotted names of all events.\npub const EVENT_NAMES: &[&str] = &[\n{all}];\n\n\

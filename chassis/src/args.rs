@@ -30,3 +30,41 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
         Err(_) => Err("expected a number of seconds".to_owned()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    #[derive(Debug, clap::Parser)]
+    struct Config {
+        #[command(flatten)]
+        chassis: super::Args,
+    }
+
+    #[test]
+    fn flags_are_consistent() {
+        Config::command().debug_assert();
+    }
+
+    #[test]
+    fn secrets_are_neither_shown_in_help_nor_in_logs() {
+        let secret = "correct horse battery staple 1234";
+        let flags = ["database-url", "redis-url", "auth-internal-secret"]
+            .map(|flag| format!("--{flag}={secret}"));
+        let config = Config::parse_from(["test".to_owned()].into_iter().chain(flags));
+        assert!(!format!("{config:?}").contains(secret), "{config:?}");
+        for id in ["database_url", "redis_url", "auth_internal_secret"] {
+            let command = Config::command();
+            let arg = command.get_arguments().find(|arg| arg.get_id() == id).expect(id);
+            assert!(arg.is_hide_env_values_set(), "{id}");
+        }
+    }
+
+    #[test]
+    fn seconds_are_positive_numbers() {
+        assert_eq!(super::seconds("0.5").unwrap().as_millis(), 500);
+        for wrong in ["", "20s", "-1", "nan", "inf"] {
+            assert!(super::seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

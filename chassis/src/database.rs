@@ -66,3 +66,54 @@ pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{ConnectOptions as _, migrate::Migrate as _};
+
+    use super::*;
+
+    fn args(db: &PgPool) -> Args {
+        Args {
+            database_url: db.connect_options().to_url_lossy().to_string().into(),
+            database_connections: 2,
+            database_statement_timeout: Duration::from_millis(1500),
+        }
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn every_wait_has_a_deadline(test: PgPool) {
+        let db = connect(&args(&test), "models").await.unwrap();
+        let setting = async |name: &str| -> String {
+            let show = sqlx::query_scalar("select current_setting($1)");
+            show.bind(name.to_owned()).fetch_one(&db).await.unwrap()
+        };
+        assert_eq!(setting("statement_timeout").await, "1500ms");
+        assert_eq!(setting("lock_timeout").await, "5s");
+        assert_eq!(setting("idle_in_transaction_session_timeout").await, "1s");
+        assert_eq!(setting("application_name").await, "models");
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn replicas_that_start_together_migrate_once(test: PgPool) {
+        let replica = async || {
+            let db = connect(&args(&test), "replica").await.unwrap();
+            migrate(&db, &Migrator::DEFAULT).await.unwrap();
+        };
+        tokio::join!(replica(), replica(), replica(), replica());
+        let mut connection = test.acquire().await.unwrap();
+        let applied = connection.list_applied_migrations("auth._migrations").await.unwrap();
+        assert_eq!(applied.len(), MIGRATIONS.iter().count());
+    }
+
+    #[tokio::test]
+    async fn a_postgres_that_is_not_there_is_an_error_without_its_password() {
+        let args = Args {
+            database_url: "postgres://user:secret@127.0.0.1:1/db".into(),
+            database_connections: 1,
+            database_statement_timeout: Duration::from_secs(1),
+        };
+        let error = connect(&args, "models").await.unwrap_err();
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
+    }
+}

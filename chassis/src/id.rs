@@ -172,6 +172,7 @@ mod tests {
         fn the_text_of_an_id_is_the_id(bits: u128) {
             let id = SessionId::from_uuid(Uuid::from_u128(bits));
             prop_assert_eq!(id.to_string().parse(), Ok(id));
+            prop_assert_eq!(id.uuid().as_u128(), bits);
             prop_assert_eq!(id.to_string().len(), 30);
         }
 

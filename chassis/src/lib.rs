@@ -23,7 +23,7 @@ pub use id::ParseIdError;
 pub use peer::Peer;
 pub use redis::Redis;
 pub use request_id::{RequestId, request_id};
-pub use serve::Server;
+pub use serve::{Server, stopping};
 pub use status::{database_error, internal, invalid, status, unavailable};
 pub use stop::stop_signal;
 pub use tenant::Tenant;

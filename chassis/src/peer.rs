@@ -1,11 +1,22 @@
-use std::{str::FromStr as _, time::Duration};
+mod resolve;
+
+use std::{
+    str::FromStr as _,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use hyper_util::client::legacy::connect::HttpConnector;
 use tonic::{
-    Request,
+    Code, Request, Status,
     metadata::MetadataValue,
     transport::{Channel, Endpoint},
 };
+use tonic_types::StatusExt as _;
 
 use crate::{Auth, Caller, request_id, telemetry, tls};
 
@@ -15,11 +26,19 @@ const CONNECT: Duration = Duration::from_secs(2);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How many connections calls are spread over. Each goes to a replica of its own choice.
+const CONNECTIONS: usize = 4;
+
+/// Enough for large messages to flow without waiting for permission.
+const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+
 /// Another of our services, and the way to call it in somebody's name.
 #[derive(Clone)]
 pub struct Peer {
     service: &'static str,
-    channel: Channel,
+    channels: Arc<[Channel; CONNECTIONS]>,
+    next: Arc<AtomicUsize>,
     auth: Auth,
 }
 
@@ -35,19 +54,26 @@ impl Peer {
         let mut endpoint = Endpoint::from_shared(url.to_owned())
             .with_context(|| format!("{url} is not the URL of {service}"))?
             .connect_timeout(CONNECT)
-            .tcp_nodelay(true)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .http2_keep_alive_interval(KEEP_ALIVE_INTERVAL)
             .keep_alive_timeout(KEEP_ALIVE_TIMEOUT)
             .keep_alive_while_idle(true);
         if endpoint.uri().scheme_str() == Some("https") {
             endpoint = endpoint.tls_config(tls.client()?)?;
         }
-        Ok(Peer { service, channel: endpoint.connect_lazy(), auth: auth.clone() })
+        let mut connector = HttpConnector::new_with_resolver(resolve::Shuffled);
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        let channel = |_| endpoint.connect_with_connector_lazy(connector.clone());
+        let channels = Arc::new(std::array::from_fn(channel));
+        Ok(Peer { service, channels, next: Arc::default(), auth: auth.clone() })
     }
 
-    /// What generated clients are made from.
+    /// What generated clients are made from. Take one for each call, and the calls are
+    /// spread over the replicas of the other service.
     pub fn channel(&self) -> Channel {
-        self.channel.clone()
+        self.channels[self.next.fetch_add(1, Relaxed) % CONNECTIONS].clone()
     }
 
     /// A call in `caller`'s name: vouched for, and part of the current trace and request.
@@ -71,6 +97,21 @@ impl Peer {
         let mut request = self.request(caller, message);
         request.set_timeout(timeout);
         request
+    }
+
+    /// What to tell our own caller when the peer failed: its reason, if it gave one, and
+    /// else that it does not answer. Its headers stay with us.
+    pub fn failed(&self, status: &Status) -> Status {
+        if status.get_details_error_info().is_some() {
+            let details = status.details().to_vec().into();
+            return Status::with_details(status.code(), status.message(), details);
+        }
+        tracing::warn!(peer = self.service, %status, "{} does not answer", self.service);
+        match status.code() {
+            // The second is how our own end of the connection says it.
+            Code::DeadlineExceeded | Code::Cancelled => crate::serve::deadline_exceeded(),
+            _ => crate::unavailable(self.service, crate::status::RETRY),
+        }
     }
 }
 

@@ -19,10 +19,11 @@ pub struct Args {
 
 /// A hint that is late is worthless, so nobody waits long for one.
 const RESPONSE: Duration = Duration::from_secs(2);
-const CONNECT: Duration = Duration::from_secs(2);
+const CONNECT: Duration = Duration::from_secs(1);
 
-/// Reconnecting slows down to one try in this time while Redis is away.
-const BACKOFF: Duration = Duration::from_secs(1);
+/// While Redis is away each command waits for one more try, made after this pause,
+/// and all of them for the same one: they fail soon and do not storm it when it is back.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A Redis that need not be there: commands fail while it is away and work
 /// again when it is back.
@@ -41,7 +42,8 @@ impl Redis {
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(RESPONSE))
             .set_connection_timeout(Some(CONNECT))
-            .set_max_delay(BACKOFF);
+            .set_number_of_retries(1)
+            .set_min_delay(PAUSE);
         let manager = ConnectionManager::new_lazy_with_config(client.clone(), config)?;
         Ok(Redis { client, manager })
     }
@@ -58,5 +60,29 @@ impl Redis {
 
     pub async fn ping(&self) -> RedisResult<()> {
         redis::cmd("PING").query_async(&mut self.connection()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn commands_fail_soon_while_redis_is_away() {
+        let redis = Redis::new(&Args { redis_url: "redis://127.0.0.1:1".into() }).unwrap();
+        for _ in 0..3 {
+            let begun = Instant::now();
+            redis.ping().await.unwrap_err();
+            assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_wrong_url_is_an_error_that_does_not_show_it() {
+        let wrong = Redis::new(&Args { redis_url: "postgres://user:secret@host".into() });
+        let Err(error) = wrong else { panic!("accepted") };
+        assert!(!format!("{error:?}").contains("secret"), "{error:?}");
     }
 }

@@ -10,17 +10,17 @@ mod metrics;
 mod health;
 mod ops;
 mod names;
+mod transport;
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use sqlx::PgPool;
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    service::Routes,
-    transport::server::{Server as Transport, TcpIncoming},
-};
+use tonic::{service::Routes, transport::server::TcpIncoming};
 use tracing::{info, warn};
+
+pub use end::{deadline_exceeded, stopping};
 
 use crate::{Auth, Redis, args::seconds};
 use health::Health;
@@ -32,7 +32,8 @@ pub struct Args {
     #[arg(long, env)]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// Seconds that calls in flight may take to finish once the process is told to stop.
+    /// Seconds that calls in flight may take to finish once the process is told to stop;
+    /// `terminationGracePeriodSeconds` must be longer.
     #[arg(long, env, default_value = "20", value_parser = seconds)]
     pub drain: Duration,
 
@@ -52,13 +53,6 @@ pub struct Args {
     #[arg(long, env, default_value_t = true, action = clap::ArgAction::Set)]
     pub reflection: bool,
 }
-
-/// Notices within 30 seconds that a caller is gone without having said so.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
-const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Credentials, request ids and traces fit; nothing else should be in there.
-const MAX_HEADER_BYTES: u32 = 32 * 1024;
 
 /// How long calls that were cut off at the end of the drain have to say so.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -112,7 +106,8 @@ impl Server {
         let _done = done.clone().drop_guard();
 
         let (reporter, health_service) = tonic_health::server::health_reporter();
-        health.check(&reporter).await;
+        health.check().await;
+        health.report(&reporter).await;
         let watch = health.clone().watch(reporter, stop.clone(), draining.clone());
         tokio::spawn(done.clone().run_until_cancelled_owned(watch));
         if let Some(address) = args.metrics_listen {
@@ -120,14 +115,7 @@ impl Server {
         }
 
         let calls = calls::Calls::new(self.auth, args, cut.clone(), draining);
-        let mut transport = Transport::builder()
-            .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
-            .http2_max_header_list_size(MAX_HEADER_BYTES)
-            .layer(calls);
-        if let Some(tls) = self.args.tls.server()? {
-            transport = transport.tls_config(tls)?;
-        }
+        let transport = transport::new(&self.args.tls)?.layer(calls);
         let mut router = transport.add_routes(routes).add_service(health_service);
         if args.reflection {
             router = router

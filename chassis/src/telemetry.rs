@@ -14,7 +14,8 @@ use opentelemetry_sdk::{
 };
 use prometheus::{Registry, TextEncoder};
 use tracing_subscriber::{
-    EnvFilter, Layer as _, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    EnvFilter, Layer as _, filter::LevelFilter, fmt, layer::SubscriberExt as _,
+    util::SubscriberInitExt as _,
 };
 
 pub(crate) use trace_context::{HEADER as TRACEPARENT, is_traceparent};
@@ -23,7 +24,7 @@ pub use trace_context::{set_parent, trace_id, traceparent};
 #[derive(Debug, Clone, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// Which logs and spans to keep, in `tracing` filter syntax.
+    /// Which logs to keep, in `tracing` filter syntax.
     #[arg(long, env = "LOG", default_value = "info")]
     pub log: String,
 
@@ -64,11 +65,12 @@ pub fn init(service: &'static str, args: &Args) -> anyhow::Result<Guard> {
         Format::Json => fmt::layer().json().flatten_event(true).boxed(),
         Format::Text => fmt::layer().boxed(),
     };
-    tracing_subscriber::registry()
-        .with(EnvFilter::try_new(&args.log).context("LOG is not a filter")?)
-        .with(logs)
-        .with(tracing_opentelemetry::layer().with_tracer(traces.tracer(service)))
-        .try_init()?;
+    // Each has a filter of its own, so that whoever wants fewer logs still has all traces.
+    let logs = logs.with_filter(EnvFilter::try_new(&args.log).context("LOG is not a filter")?);
+    let spans = tracing_opentelemetry::layer()
+        .with_tracer(traces.tracer(service))
+        .with_filter(LevelFilter::INFO);
+    tracing_subscriber::registry().with(logs).with(spans).try_init()?;
     Ok(Guard { traces, metrics })
 }
 

@@ -64,7 +64,8 @@ mod tests {
             other[place] = character;
             let other: String = other.into_iter().collect();
             if let Some((id, secret)) = parse(&other) {
-                prop_assert_eq!(secret.key_text(id).expose_secret(), other.as_str());
+                let text = secret.key_text(id);
+                prop_assert_eq!(text.expose_secret(), other.as_str());
             }
         }
 

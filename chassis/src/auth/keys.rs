@@ -2,9 +2,10 @@
 
 use jiff::Timestamp;
 use jiff_sqlx::ToSqlx as _;
-use proto::auth::v1::Scope;
+use proto::{auth::v1::Scope, error::v1::Reason};
 use secrecy::SecretString;
 use sqlx::PgExecutor;
+use tonic::Status;
 
 use super::{Scopes, caller::is_subject, key_text::Secret};
 use crate::Tenant;
@@ -148,4 +149,16 @@ pub async fn revoke(
     .fetch_optional(db)
     .await?;
     revoked_at.map(|time| time.to_jiff()).ok_or(KeyError::NotFound(id))
+}
+
+impl From<KeyError> for Status {
+    fn from(error: KeyError) -> Status {
+        match &error {
+            KeyError::Invalid { field, problem } => crate::invalid(field, *problem),
+            KeyError::NotFound(id) => {
+                crate::status(Reason::KeyNotFound, &error, vec![("key_id", id.to_string())])
+            }
+            KeyError::Database(cause) => crate::database_error(cause),
+        }
+    }
 }

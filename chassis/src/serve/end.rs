@@ -22,15 +22,22 @@ pub fn end(deadline: Option<Instant>, stop: CancellationToken) -> BoxFuture<'sta
     };
     async move {
         tokio::select! {
-            () = passed => failed(Reason::DeadlineExceeded, "the deadline has passed"),
-            () = stop.cancelled() => failed(Reason::Stopping, "this server is stopping, call again"),
+            () = passed => deadline_exceeded(),
+            () = stop.cancelled() => stopping(),
         }
     }
     .boxed()
 }
 
-fn failed(reason: Reason, message: &str) -> Status {
-    with_details(reason, message.to_owned(), vec![], ErrorDetails::new())
+pub fn deadline_exceeded() -> Status {
+    let message = "the deadline has passed".to_owned();
+    with_details(Reason::DeadlineExceeded, message, vec![], ErrorDetails::new())
+}
+
+/// What a stream that ends because the server stops tells its reader.
+pub fn stopping() -> Status {
+    let message = "this server is stopping, call again".to_owned();
+    with_details(Reason::Stopping, message, vec![], ErrorDetails::new())
 }
 
 /// The transport enforces the same deadline without giving a reason, so ours is a little earlier.

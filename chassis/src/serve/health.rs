@@ -71,7 +71,10 @@ impl Health {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 ticks.tick().await;
-                self.check(&reporter).await;
+                // Whoever watches is told about changes only.
+                if self.check().await {
+                    self.report(&reporter).await;
+                }
             }
         };
         stop.run_until_cancelled(watch).await;
@@ -80,7 +83,8 @@ impl Health {
         draining.cancel();
     }
 
-    pub async fn check(&self, reporter: &HealthReporter) {
+    /// Asks everybody we depend on, and says whether anything has changed.
+    pub async fn check(&self) -> bool {
         let redis = async {
             match &self.redis {
                 Some(redis) => matches!(timeout(PATIENCE, redis.ping()).await, Ok(Ok(()))),
@@ -88,14 +92,12 @@ impl Health {
             }
         };
         let (postgres, redis) = tokio::join!(self.postgres.answers(), redis);
-        note("postgres", &self.postgres_answers, postgres);
-        if self.redis.is_some() {
-            note("redis", &self.redis_answers, redis);
-        }
-        self.report(reporter).await;
+        let postgres = has_changed("postgres", &self.postgres_answers, postgres);
+        let redis = has_changed("redis", &self.redis_answers, redis);
+        postgres || redis
     }
 
-    async fn report(&self, reporter: &HealthReporter) {
+    pub async fn report(&self, reporter: &HealthReporter) {
         let status = |serving| match serving {
             true => ServingStatus::Serving,
             false => ServingStatus::NotServing,
@@ -140,12 +142,13 @@ impl Health {
     }
 }
 
-fn note(dependency: &str, answered: &AtomicBool, answers: bool) {
+fn has_changed(dependency: &str, answered: &AtomicBool, answers: bool) -> bool {
     match (answered.swap(answers, Relaxed), answers) {
         (false, true) => info!(dependency, "{dependency} answers"),
         (true, false) => warn!(dependency, "{dependency} does not answer"),
-        _ => (),
+        _ => return false,
     }
+    true
 }
 
 /// A connection of its own: a pool that is busy says nothing about Postgres.

@@ -22,7 +22,8 @@ pub fn reflection(service: &str) -> Builder<'static> {
     let builder = Builder::configure()
         .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-        .with_service_name("grpc.health.v1.Health");
+        .with_service_name("grpc.health.v1.Health")
+        .with_service_name("grpc.reflection.v1.ServerReflection");
     grpc_services(service)
         .into_iter()
         .fold(builder, |builder, name| builder.with_service_name(name))

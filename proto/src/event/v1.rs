@@ -2,7 +2,7 @@ tonic::include_proto!("windlass.event.v1");
 include!(concat!(env!("OUT_DIR"), "/windlass.event.v1.serde.rs"));
 include!(concat!(env!("OUT_DIR"), "/payloads.rs"));
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use pbjson_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -105,8 +105,8 @@ struct Envelope<'a> {
     request_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     payload: Option<Box<RawValue>>,
-    #[serde(skip_serializing_if = "HashMap::is_empty")]
-    refs: &'a HashMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    refs: &'a BTreeMap<String, String>,
 }
 
 /// The ids of an event that are rare enough to share one column in the log.

@@ -1,1 +1,21 @@
-//! Placeholder.
+//! Calls language models for the other services: chooses one, streams its answer,
+//! and says what it cost.
+//!
+//! The modules below are in reading order: what is asked; who can answer it; the
+//! model that is built in; then how the world reaches them.
+
+mod prompt;
+mod usage;
+mod catalogue;
+mod routing;
+mod provider;
+mod script;
+mod facts;
+mod generate;
+mod api;
+mod serve;
+mod error;
+mod config;
+
+pub use config::Config;
+pub use serve::serve;

@@ -1,1 +1,31 @@
-//! Placeholder.
+//! Durable sessions: the log, the turn queue, the loop, and the views of them.
+//!
+//! The modules below are in reading order: first the rules, which touch nothing; then
+//! where sessions are kept; then what runs turns; then how the world reaches them.
+
+mod ids;
+mod time;
+mod message;
+mod turn;
+mod view;
+mod agent;
+mod prompt;
+mod judge;
+mod pending;
+mod store;
+mod bus;
+mod flusher;
+mod hub;
+mod host;
+mod driver;
+mod worker;
+mod heart;
+mod reader;
+mod api;
+mod error;
+mod config;
+mod serve;
+
+pub use config::{Command, Config};
+pub use serve::{migrate, mint_key, serve};
+pub use store::MIGRATIONS;

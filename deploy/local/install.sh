@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Installs what is missing and says nothing when nothing is.
+#
+#   deploy/local/install.sh                  what `make up` and `make test` need
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc postgres redis buf deny sqlx
+#
+# Servers and compilers are Debian packages. The tools of `make check` are pinned
+# and go to a cache outside the clone, so that they survive `make clean`.
+set -euo pipefail
+
+BUF=1.74.0
+CARGO_DENY=0.20.2
+SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
+
+cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
+buf_root="$cache/buf-$BUF"
+
+main() {
+    if [ $# -eq 0 ]; then
+        set -- cc postgres redis
+    fi
+    local packages=() what
+    for what in "$@"; do
+        case "$what" in
+            cc | deny | sqlx) has cc || packages+=(gcc libc6-dev) ;;
+            postgres) has_postgres || packages+=(postgresql) ;;
+            redis) has redis-server || packages+=(redis-server) ;;
+            buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
+            *) fail "do not know how to install $what" ;;
+        esac
+    done
+    if [ ${#packages[@]} -gt 0 ]; then
+        install_packages "${packages[@]}"
+    fi
+    for what in "$@"; do
+        case "$what" in
+            buf) install_buf ;;
+            deny) install_crate cargo-deny "$CARGO_DENY" ;;
+            sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
+        esac
+    done
+}
+
+# Installs Debian packages, as root or through a sudo that asks no questions.
+install_packages() {
+    local root=()
+    if [ "$(id -u)" -ne 0 ]; then
+        root=(sudo -n)
+    fi
+    if ! has apt-get; then
+        fail "please install what Debian calls: $*"
+    fi
+    if ! "${root[@]}" true 2>/dev/null; then
+        fail "something is missing and I may not install it. Please run:  sudo apt-get install -y $*"
+    fi
+    say "installing $* with apt-get"
+    "${root[@]}" apt-get update -qq
+    "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# Installs one version of a crate's programs. Unoptimised: they run for seconds,
+# and compiling them for speed would take minutes.
+install_crate() {
+    local name="$1" version="$2" root="$cache/$1-$2"
+    shift 2
+    if [ ! -e "$root/.crates.toml" ]; then
+        say "installing $name $version into $cache (once, takes some minutes)"
+        env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+            cargo install --quiet --locked --debug --root "$root" --version "=$version" "$name" "$@"
+    fi
+    link "$root"/bin/*
+}
+
+# Installs beside the final place, so that a broken download is not taken for an installation.
+install_buf() {
+    if [ ! -d "$buf_root" ]; then
+        say "installing buf $BUF into $cache"
+        rm -rf "$buf_root.new"
+        npm install --silent --no-fund --no-audit --no-save --prefix "$buf_root.new" "@bufbuild/buf@$BUF"
+        mv "$buf_root.new" "$buf_root"
+    fi
+    link "$buf_root/node_modules/.bin/buf"
+}
+
+# Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.
+link() {
+    mkdir -p "$cache/bin"
+    ln -sf "$@" "$cache/bin/"
+}
+
+# Debian keeps the server's programs out of the path, a folder per version.
+has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+has() { command -v "$1" >/dev/null; }
+say() { echo "install: $*" >&2; }
+fail() {
+    say "$*"
+    exit 1
+}
+
+main "$@"

@@ -1,0 +1,231 @@
+//! From what a caller sent to what we work with. What does not pass here is refused
+//! with the field at fault, before anything happens.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::RangeInclusive,
+};
+
+use prost::Message as _;
+use proto::models::v1 as pb;
+use serde::de::IgnoredAny;
+
+use crate::{
+    catalogue::Capability,
+    error::{Error, Result},
+    facts::Correlation,
+    generate::Generation,
+    prompt::{Content, Message, Prompt, Role, Tool},
+    routing::Task,
+    usage,
+};
+
+const MAX_PROMPT_BYTES: usize = 4 * 1024 * 1024;
+
+/// The largest prompt and everything beside it.
+pub const MAX_REQUEST_BYTES: usize = 2 * MAX_PROMPT_BYTES;
+
+const MAX_SYSTEM_BYTES: usize = 1024 * 1024;
+const MAX_IMAGE_BYTES: usize = 10 * 1024 * 1024;
+const MAX_MESSAGES: usize = 100_000;
+const MAX_TOOLS: usize = 500;
+
+/// The longest an id, a name or a profile may be.
+const MAX_NAME_BYTES: usize = 128;
+
+const TEMPERATURES: RangeInclusive<f64> = 0.0..=2.0;
+const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
+const EFFORTS: [&str; 5] = ["", "none", "low", "medium", "high"];
+
+pub fn generation(request: pb::GenerateRequest) -> Result<Generation> {
+    // There are no budgets yet, so none has this id; and a caller who named one
+    // must not be told that it was honoured.
+    if !request.budget_id.is_empty() {
+        return Err(Error::BudgetNotFound(request.budget_id));
+    }
+    let options = request.options.unwrap_or_default();
+    check_options(&options)?;
+    short("root_session_id", &request.root_session_id)?;
+    let correlation = Correlation {
+        session_id: named("session_id", request.session_id)?,
+        turn_id: named("turn_id", request.turn_id)?,
+        step_id: named("step_id", request.step_id)?,
+    };
+    let prompt = prompt(request.prompt)?;
+    let mut task = task(request.target, usage::prompt_tokens(&prompt))?;
+    task.capabilities.extend(needs(&prompt, &options));
+    Ok(Generation {
+        correlation,
+        task,
+        prompt,
+        max_output_tokens: Some(options.max_output_tokens).filter(|tokens| *tokens > 0),
+        temperature: options.temperature,
+        attempt: match u32::try_from(request.attempt) {
+            Ok(attempt) => attempt.max(1),
+            Err(_) => return invalid("attempt", "must not be negative"),
+        },
+    })
+}
+
+pub fn task(target: Option<pb::Target>, tokens: i32) -> Result<Task> {
+    let target = target.unwrap_or_default();
+    if tokens < 0 {
+        return invalid("tokens", "must not be negative");
+    }
+    let mut capabilities = BTreeSet::new();
+    for (index, name) in target.capabilities.iter().enumerate() {
+        match name.parse() {
+            Ok(capability) => capabilities.insert(capability),
+            Err(problem) => return invalid(format!("target.capabilities[{index}]"), problem),
+        };
+    }
+    let model = named("target.model", target.model)?;
+    let profile = match named("target.profile", target.profile)? {
+        profile if profile.is_empty() => "chat".to_owned(),
+        profile => profile,
+    };
+    Ok(Task { model: Some(model).filter(|model| !model.is_empty()), profile, capabilities, tokens })
+}
+
+pub fn prompt(prompt: Option<pb::Prompt>) -> Result<Prompt> {
+    let Some(prompt) = prompt else {
+        return invalid("prompt", "is missing");
+    };
+    if prompt.encoded_len() > MAX_PROMPT_BYTES {
+        return invalid("prompt", "must be at most 4 MiB");
+    }
+    if prompt.system.len() > MAX_SYSTEM_BYTES {
+        return invalid("prompt.system", "must be at most 1 MiB");
+    }
+    if prompt.messages.is_empty() || prompt.messages.len() > MAX_MESSAGES {
+        return invalid("prompt.messages", "must be 1 to 100,000 messages");
+    }
+    if prompt.tools.len() > MAX_TOOLS {
+        return invalid("prompt.tools", "must be at most 500 tools");
+    }
+    let messages = prompt.messages.into_iter().enumerate();
+    let tools = prompt.tools.into_iter().enumerate();
+    Ok(Prompt {
+        system: prompt.system,
+        messages: messages.map(|(index, one)| message(index, one)).collect::<Result<_>>()?,
+        tools: tools.map(|(index, one)| tool(index, one)).collect::<Result<_>>()?,
+    })
+}
+
+fn message(index: usize, message: pb::Message) -> Result<Message> {
+    let role = match message.role() {
+        pb::message::Role::User => Role::User,
+        pb::message::Role::Assistant => Role::Assistant,
+        pb::message::Role::Tool => Role::Tool,
+        pb::message::Role::Unspecified => {
+            return invalid(format!("prompt.messages[{index}].role"), "is missing");
+        }
+    };
+    let mut contents = Vec::with_capacity(message.content.len());
+    for (place, one) in message.content.into_iter().enumerate() {
+        contents.push(content(role, one).map_err(|problem| Error::Invalid {
+            field: format!("prompt.messages[{index}].content[{place}]"),
+            problem: problem.to_owned(),
+        })?);
+    }
+    Ok(Message { role, content: contents })
+}
+
+/// Each role says its own kinds of things.
+fn content(role: Role, content: pb::Content) -> Result<Content, &'static str> {
+    use pb::content::Kind;
+    match (role, content.kind.ok_or("is empty")?) {
+        (Role::User | Role::Assistant, Kind::Text(text)) => Ok(Content::Text(text)),
+        (Role::User, Kind::Image(pb::Image { media_type, data })) => {
+            if !IMAGES.contains(&media_type.as_str()) {
+                return Err("must be image/png, image/jpeg, image/webp or image/gif");
+            }
+            if data.is_empty() || data.len() > MAX_IMAGE_BYTES {
+                return Err("must be an image of 1 byte to 10 MiB");
+            }
+            Ok(Content::Image { media_type, data: data.into() })
+        }
+        (Role::Assistant, Kind::Reasoning(pb::Reasoning { text, signature })) => {
+            Ok(Content::Reasoning { text, signature })
+        }
+        (Role::Assistant, Kind::ToolCall(pb::ToolCall { tool_call_id, tool, input_json })) => {
+            Ok(Content::ToolCall { tool_call_id, tool, input_json })
+        }
+        (Role::Tool, Kind::ToolResult(pb::ToolResult { tool_call_id, text, error })) => {
+            Ok(Content::ToolResult { tool_call_id, text, error })
+        }
+        (Role::User, _) => Err("must be text or an image in a user message"),
+        (Role::Assistant, _) => Err("must be text, reasoning or a tool call of the assistant"),
+        (Role::Tool, _) => Err("must be a tool result in a tool message"),
+    }
+}
+
+fn tool(index: usize, tool: pb::Tool) -> Result<Tool> {
+    let pb::Tool { name, description, input_schema_json } = tool;
+    if name.is_empty() || name.len() > MAX_NAME_BYTES {
+        return invalid(format!("prompt.tools[{index}].name"), "must be 1 to 128 bytes");
+    }
+    if !is_object(&input_schema_json) {
+        return invalid(
+            format!("prompt.tools[{index}].input_schema_json"),
+            "must be a JSON object",
+        );
+    }
+    Ok(Tool { name, description, input_schema_json })
+}
+
+fn check_options(options: &pb::Options) -> Result<()> {
+    if options.max_output_tokens < 0 {
+        return invalid("options.max_output_tokens", "must not be negative");
+    }
+    if options.temperature.is_some_and(|temperature| !TEMPERATURES.contains(&temperature)) {
+        return invalid("options.temperature", "must be from 0 to 2");
+    }
+    if !EFFORTS.contains(&options.reasoning_effort.as_str()) {
+        return invalid("options.reasoning_effort", "must be none, low, medium or high");
+    }
+    if !options.output_schema_json.is_empty() && !is_object(&options.output_schema_json) {
+        return invalid("options.output_schema_json", "must be a JSON object");
+    }
+    Ok(())
+}
+
+/// What a model must be able to do because of what it is sent.
+fn needs(prompt: &Prompt, options: &pb::Options) -> impl Iterator<Item = Capability> {
+    let mut contents = prompt.messages.iter().flat_map(|message| &message.content);
+    let images = contents.any(|content| matches!(content, Content::Image { .. }));
+    let needs = [
+        (!prompt.tools.is_empty(), Capability::Tools),
+        (images, Capability::Images),
+        (!options.output_schema_json.is_empty(), Capability::StructuredOutput),
+    ];
+    needs.into_iter().filter_map(|(needed, capability)| needed.then_some(capability))
+}
+
+pub fn page_size(size: i32) -> Result<usize> {
+    match size {
+        0 => Ok(100),
+        1..=500 => Ok(size as usize),
+        _ => invalid("page_size", "must be from 0 to 500"),
+    }
+}
+
+fn is_object(json: &str) -> bool {
+    serde_json::from_str::<BTreeMap<String, IgnoredAny>>(json).is_ok()
+}
+
+fn named(field: &str, name: String) -> Result<String> {
+    short(field, &name)?;
+    Ok(name)
+}
+
+fn short(field: &str, name: &str) -> Result<()> {
+    match name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
+        true => invalid(field, "must be at most 128 printable characters"),
+        false => Ok(()),
+    }
+}
+
+fn invalid<T>(field: impl Into<String>, problem: &str) -> Result<T> {
+    Err(Error::Invalid { field: field.into(), problem: problem.to_owned() })
+}

@@ -1,0 +1,18 @@
+use std::net::SocketAddr;
+
+/// Everything that can be configured; `models --help` is its manual.
+#[derive(Debug, Clone, clap::Parser)]
+#[command(version, about = "Calls language models for the other services.")]
+pub struct Config {
+    /// Address to accept gRPC calls on.
+    #[arg(long, env, default_value = "[::]:50053")]
+    pub listen: SocketAddr,
+
+    #[command(flatten)]
+    pub chassis: chassis::Args,
+}
+
+#[test]
+fn flags_are_consistent() {
+    <Config as clap::CommandFactory>::command().debug_assert();
+}

@@ -1,0 +1,151 @@
+//! What goes on record about a request, as the events the session's log keeps.
+
+use proto::event::v1::{self as pb, Event, event::Payload};
+
+use crate::{
+    catalogue::{Capability, Model},
+    provider::Failure,
+    routing::{Candidate, Candidates, Exclusion, Task},
+    usage::Usage,
+};
+
+chassis::id!(
+    /// One request to a model.
+    ModelRequestId,
+    "mreq"
+);
+
+/// What a request belongs to, as its caller told us.
+#[derive(Debug, Clone, Default)]
+pub struct Correlation {
+    pub session_id: String,
+    pub turn_id: String,
+    pub step_id: String,
+}
+
+impl Correlation {
+    pub fn fact(&self, model_request_id: &str, payload: Payload) -> Event {
+        Event {
+            r#type: payload.name().to_owned(),
+            model_request_id: model_request_id.to_owned(),
+            session_id: self.session_id.clone(),
+            turn_id: self.turn_id.clone(),
+            step_id: self.step_id.clone(),
+            payload: Some(payload),
+            ..Event::default()
+        }
+    }
+}
+
+/// How a request was routed, from what was asked to who answers.
+pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
+    let Candidates { candidates, excluded } = found;
+    let mut payloads = vec![
+        Payload::TaskProfileResolved(pb::TaskProfileResolved {
+            profile: task.profile.clone(),
+            capabilities: names(&mut task.capabilities.iter()),
+            tokens: task.tokens,
+            tier: task.tier().as_str().to_owned(),
+        }),
+        Payload::RoutingCandidatesResolved(pb::CandidatesResolved {
+            candidates: candidates.iter().map(Into::into).collect(),
+            excluded: excluded.iter().map(Into::into).collect(),
+        }),
+    ];
+    let Some((chosen, others)) = candidates.split_first() else {
+        payloads.push(Payload::RoutingNotPossible(pb::RoutingNotPossible {
+            reason: "every model of the catalogue is excluded".to_owned(),
+            excluded: excluded.iter().map(Into::into).collect(),
+        }));
+        return payloads;
+    };
+    let (provider, model) = (chosen.model.provider.clone(), chosen.model.model.clone());
+    let reason = task.why(chosen);
+    let capability_gap = names(&mut chosen.gap.iter());
+    if others.is_empty() {
+        payloads.push(Payload::RoutingSingleCandidate(pb::SingleCandidate {
+            provider: provider.clone(),
+            model: model.clone(),
+            reason: reason.clone(),
+            capability_gap: capability_gap.clone(),
+        }));
+    }
+    payloads.push(Payload::RoutingDecided(pb::RoutingDecided {
+        provider,
+        model,
+        reason,
+        candidates: i32::try_from(candidates.len()).unwrap_or(i32::MAX),
+        capability_gap,
+        fallbacks: others.iter().map(|other| other.model.name()).collect(),
+    }));
+    payloads
+}
+
+/// What the request costs if the answer is as long as it may be.
+pub fn cost_estimated(model: &Model, input: i32, max_output_tokens: i32) -> Payload {
+    let worst = Usage { input, output: max_output_tokens, ..Usage::default() };
+    Payload::CostEstimated(pb::CostEstimated {
+        worst_case_micros: model.price.cost_micros(&worst),
+        currency: model.price.currency.clone(),
+        ..pb::CostEstimated::default()
+    })
+}
+
+/// What it did cost. `counted` says whether the provider counted or we estimate.
+pub fn cost_recorded(model: &Model, usage: Usage, counted: bool) -> Payload {
+    Payload::CostRecorded(pb::CostRecorded {
+        usage: Some(usage.into()),
+        cost_micros: model.price.cost_micros(&usage),
+        currency: model.price.currency.clone(),
+        basis: if counted { "exact" } else { "estimated" }.to_owned(),
+        ..pb::CostRecorded::default()
+    })
+}
+
+/// What a failure leaves on record beside the error itself.
+pub fn failed(failure: &Failure) -> Option<Payload> {
+    match failure {
+        Failure::RateLimited { retry_after } => Some(Payload::RateLimitHit(pb::RateLimitHit {
+            origin: "provider".to_owned(),
+            limit: "requests_per_minute".to_owned(),
+            scope: "provider".to_owned(),
+            retry_after_ms: i32::try_from(retry_after.as_millis()).unwrap_or(i32::MAX),
+        })),
+        Failure::Transient(_)
+        | Failure::Auth
+        | Failure::Overflow
+        | Failure::Refused
+        | Failure::Invalid(_)
+        | Failure::Cut
+        | Failure::Script(_) => None,
+    }
+}
+
+fn names<'a>(capabilities: &mut dyn Iterator<Item = &'a Capability>) -> Vec<String> {
+    capabilities.map(|capability| capability.as_str().to_owned()).collect()
+}
+
+impl From<&Candidate<'_>> for pb::Candidate {
+    fn from(Candidate { model, score, .. }: &Candidate<'_>) -> pb::Candidate {
+        let (provider, model) = (model.provider.clone(), model.model.clone());
+        pb::Candidate { provider, model, score: *score }
+    }
+}
+
+impl From<&Exclusion<'_>> for pb::Exclusion {
+    fn from(Exclusion { model, reason, detail }: &Exclusion<'_>) -> pb::Exclusion {
+        pb::Exclusion {
+            provider: model.provider.clone(),
+            model: model.model.clone(),
+            reason: reason.as_str().to_owned(),
+            detail: detail.clone(),
+        }
+    }
+}
+
+impl From<Usage> for pb::Usage {
+    fn from(usage: Usage) -> pb::Usage {
+        let Usage { input, output, reasoning, cache_read, cache_write } = usage;
+        pb::Usage { input, output, reasoning, cache_read, cache_write }
+    }
+}

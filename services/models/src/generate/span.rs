@@ -1,0 +1,123 @@
+//! A request as a trace shows it, in OpenTelemetry's words for generative AI.
+
+use opentelemetry::{Array, StringValue, Value};
+use tracing::{Span, field::Empty, info_span};
+use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::{
+    catalogue::Model,
+    facts::Correlation,
+    provider::{Failure, FinishReason},
+    usage::Usage,
+};
+
+pub fn chat(
+    model: &Model,
+    correlation: &Correlation,
+    max_output_tokens: i32,
+    temperature: Option<f64>,
+) -> Span {
+    info_span!(
+        "chat",
+        otel.name = format!("chat {}", model.model),
+        otel.kind = "client",
+        otel.status_code = Empty,
+        "error.type" = Empty,
+        gen_ai.operation.name = "chat",
+        gen_ai.provider.name = model.provider,
+        gen_ai.conversation.id = correlation.session_id,
+        gen_ai.request.model = model.model,
+        gen_ai.request.max_tokens = max_output_tokens,
+        gen_ai.request.temperature = temperature,
+        gen_ai.request.stream = true,
+        gen_ai.response.model = Empty,
+        gen_ai.usage.input_tokens = Empty,
+        gen_ai.usage.output_tokens = Empty,
+        gen_ai.usage.cache_read.input_tokens = Empty,
+        gen_ai.usage.cache_creation.input_tokens = Empty,
+        turn.id = correlation.turn_id,
+        step.id = correlation.step_id,
+    )
+}
+
+pub fn finished(span: &Span, model: &Model, finish_reason: FinishReason, usage: &Usage) {
+    span.record("gen_ai.response.model", &model.model);
+    // The convention counts cached tokens as input; ours counts each token once.
+    let input = [usage.input, usage.cache_read, usage.cache_write];
+    span.record("gen_ai.usage.input_tokens", input.map(i64::from).iter().sum::<i64>());
+    span.record("gen_ai.usage.output_tokens", usage.output);
+    span.record("gen_ai.usage.cache_read.input_tokens", usage.cache_read);
+    span.record("gen_ai.usage.cache_creation.input_tokens", usage.cache_write);
+    // A list, which is a value that spans have and `tracing` has not.
+    let reasons = vec![StringValue::from(finish_reason.as_str())];
+    span.set_attribute("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons)));
+}
+
+pub fn failed(span: &Span, failure: &Failure) {
+    span.record("otel.status_code", "ERROR");
+    span.record("error.type", failure.kind());
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+    use tracing_subscriber::layer::SubscriberExt as _;
+
+    use super::*;
+    use crate::catalogue::Catalogue;
+
+    #[test]
+    fn a_request_is_told_in_the_words_of_the_convention() {
+        let exporter = InMemorySpanExporter::default();
+        let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let catalogue = Catalogue::built_in().unwrap();
+            let model = catalogue.find("scripted/demo").unwrap();
+            let correlation =
+                Correlation { session_id: "ses_1".to_owned(), ..Correlation::default() };
+            let usage = Usage { input: 1, output: 2, cache_read: 3, ..Usage::default() };
+            finished(&chat(model, &correlation, 100, Some(0.5)), model, FinishReason::Stop, &usage);
+            failed(&chat(model, &correlation, 100, None), &Failure::Cut);
+        });
+
+        let mut lines = String::new();
+        for span in exporter.get_finished_spans().unwrap() {
+            lines += &format!("{} {:?} {:?}\n", span.name, span.span_kind, span.status);
+            let told = ["gen_ai.", "error."];
+            let attributes = span.attributes.iter().filter(|attribute| {
+                told.iter().any(|prefix| attribute.key.as_str().starts_with(prefix))
+            });
+            for attribute in attributes {
+                lines += &format!("  {} = {}\n", attribute.key, attribute.value);
+            }
+        }
+        expect![[r#"
+            chat demo Client Unset
+              gen_ai.operation.name = chat
+              gen_ai.provider.name = scripted
+              gen_ai.conversation.id = ses_1
+              gen_ai.request.model = demo
+              gen_ai.request.max_tokens = 100
+              gen_ai.request.temperature = 0.5
+              gen_ai.request.stream = true
+              gen_ai.response.model = demo
+              gen_ai.usage.input_tokens = 4
+              gen_ai.usage.output_tokens = 2
+              gen_ai.usage.cache_read.input_tokens = 3
+              gen_ai.usage.cache_creation.input_tokens = 0
+              gen_ai.response.finish_reasons = ["stop"]
+            chat demo Client Error { description: "" }
+              gen_ai.operation.name = chat
+              gen_ai.provider.name = scripted
+              gen_ai.conversation.id = ses_1
+              gen_ai.request.model = demo
+              gen_ai.request.max_tokens = 100
+              gen_ai.request.stream = true
+              error.type = cut
+        "#]]
+        .assert_eq(&lines);
+    }
+}

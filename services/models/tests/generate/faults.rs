@@ -1,0 +1,121 @@
+//! What fails, and how that looks from outside.
+
+use std::time::Duration;
+
+use expect_test::expect;
+use proto::models::v1 as pb;
+use sqlx::PgPool;
+use tokio::time::{Instant, timeout};
+
+use crate::world::{World, explain, script};
+
+#[sqlx::test(migrations = false)]
+async fn every_fault_has_its_reason(db: PgPool) {
+    let world = World::start(db).await;
+    let mut answers = String::new();
+    for fault in [
+        "fail transient",
+        "fail rate_limit 1.5s",
+        "fail auth",
+        "fail overflow",
+        "fail refused",
+        "fail invalid",
+        "cut",
+        "nonsense",
+    ] {
+        let answer = world.play(fault).await;
+        let (_, after_routing) = answer.split_once("cost.estimated").unwrap();
+        let (_, failure) = after_routing.split_once('\n').unwrap();
+        answers += &format!("{fault}\n{failure}");
+    }
+    expect![[r#"
+        fail transient
+        error Unavailable REASON_PROVIDER_TRANSIENT: scripted/demo failed: the script says that this attempt fails [model: demo] [provider: scripted] (again in 500ms)
+        fail rate_limit 1.5s
+        rate_limit.hit {"origin":"provider","limit":"requests_per_minute","scope":"provider","retryAfterMs":1500}
+        error ResourceExhausted REASON_RATE_LIMITED: scripted/demo is at its rate limit [limit: requests_per_minute] [scope: provider] (again in 1.5s)
+        fail auth
+        error FailedPrecondition REASON_PROVIDER_AUTH: scripted refused our credential [provider: scripted]
+        fail overflow
+        error FailedPrecondition REASON_CONTEXT_OVERFLOW: the prompt has about 6 tokens and scripted/demo reads at most 128000 [context: 128000] [model: scripted/demo] [tokens: 6]
+        fail refused
+        error FailedPrecondition REASON_CONTENT_REFUSED: scripted/demo refused the content [model: demo] [provider: scripted]
+        fail invalid
+        error InvalidArgument REASON_PROVIDER_INVALID_REQUEST: scripted/demo calls the request invalid: the script says that this request is invalid [model: demo] [provider: scripted]
+        cut
+        error Unavailable REASON_PROVIDER_TRANSIENT: scripted/demo failed: it broke off before its first word [model: demo] [provider: scripted] (again in 500ms)
+        nonsense
+        error InvalidArgument REASON_SCRIPT_INVALID: script line 1: unknown verb "nonsense": there are say, think, repeat, call, delay, chunk, pace, usage, finish, fail, hang and cut [line: 1] [problem: unknown verb "nonsense": there are say, think, repeat, call, delay, chunk, pace, usage, finish, fail, hang and cut]
+    "#]].assert_eq(&answers);
+}
+
+#[sqlx::test(migrations = false)]
+async fn after_the_first_word_every_fault_cuts_the_stream(db: PgPool) {
+    let world = World::start(db).await;
+    for fault in ["cut", "fail transient"] {
+        let answer = world.play(&format!("say Hello\n{fault}")).await;
+        let said = answer.find("text").unwrap();
+        match fault {
+            "cut" => expect![[r#"
+                text "Hello"
+                cost.recorded {"usage":{"input":6,"output":2},"costMicros":"14","currency":"USD","basis":"estimated"}
+                error Aborted REASON_PROVIDER_STREAM_CUT: scripted/demo stopped in the middle of its answer: the stream broke off [model: demo] [provider: scripted]
+            "#]].assert_eq(&answer[said..]),
+            _ => expect![[r#"
+                text "Hello"
+                cost.recorded {"usage":{"input":9,"output":2},"costMicros":"17","currency":"USD","basis":"estimated"}
+                error Aborted REASON_PROVIDER_STREAM_CUT: scripted/demo stopped in the middle of its answer: the script says that this attempt fails [model: demo] [provider: scripted]
+            "#]].assert_eq(&answer[said..]),
+        }
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_fault_that_passes_does(db: PgPool) {
+    let world = World::start(db).await;
+    for (attempt, passes) in [(0, false), (1, false), (2, false), (3, true)] {
+        let request = pb::GenerateRequest { attempt, ..script("fail transient 2\nsay Hello") };
+        let answer = world.generate(request).await;
+        assert_eq!(answer.contains("finished stop"), passes, "{attempt}: {answer}");
+    }
+}
+
+/// A call that nobody listens to any more would hold up the drain, which is
+/// 20 seconds long.
+#[sqlx::test(migrations = false)]
+async fn dropping_the_stream_stops_the_work(db: PgPool) {
+    let mut world = World::start(db).await;
+    let mut answer = world.begin(script("say Hello\nhang")).await;
+    world.until_text(&mut answer).await;
+    drop(answer);
+
+    let started = Instant::now();
+    world.stop().await;
+    assert!(started.elapsed() < Duration::from_secs(5));
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_answer_that_has_begun_is_finished_when_the_server_stops(db: PgPool) {
+    let mut world = World::start(db).await;
+    let mut answer = world.begin(script("say Hello\ndelay 300ms\nsay again")).await;
+    world.until_text(&mut answer).await;
+    world.stop.cancel();
+    let rest = timeout(Duration::from_secs(5), World::rest(answer)).await.unwrap();
+    assert!(rest.contains("finished stop"), "{rest}");
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_answer_that_has_not_begun_is_sent_elsewhere_when_the_server_stops(db: PgPool) {
+    let mut world = World::start(db).await;
+    let mut answer = world.begin(script("hang")).await;
+    assert!(answer.message().await.unwrap().is_some());
+    world.stop.cancel();
+    let error = loop {
+        match timeout(Duration::from_secs(5), answer.message()).await.unwrap() {
+            Ok(_) => continue,
+            Err(error) => break error,
+        }
+    };
+    expect!["Unavailable REASON_STOPPING: this server is stopping, call again"]
+        .assert_eq(&explain(&error));
+}

@@ -1,0 +1,110 @@
+//! Agents as data: what a manifest may say, and the agent everybody has. No I/O.
+
+use proto::session::v1::{Manifest, manifest};
+use sha2::{Digest as _, Sha256};
+
+use crate::turn;
+
+/// The agent of a session that names none.
+pub const DEFAULT: &str = "default";
+
+/// A manifest in one of its versions. Zero: it ships with the server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agent {
+    pub id: String,
+    pub version: i32,
+    pub manifest: Manifest,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Invalid {
+    pub field: &'static str,
+    pub problem: String,
+}
+
+const STEPS: usize = 50;
+const TURN_SECONDS: u64 = 3600;
+const ATTEMPTS: u32 = 6;
+
+impl Agent {
+    /// What ships with the server; a tenant may put a manifest of its own in its place.
+    pub fn built_in(id: &str) -> Option<Agent> {
+        (id == DEFAULT).then(|| Agent {
+            id: id.to_owned(),
+            version: 0,
+            manifest: Manifest {
+                description: "Helps with whatever it is asked, with all tools".into(),
+                mode: manifest::Mode::All.into(),
+                prompt:
+                    "You are a capable, careful assistant. Use the tools you have when they help, \
+                         and say plainly what you did."
+                        .into(),
+                profile: "chat".into(),
+                ..Manifest::default()
+            },
+        })
+    }
+
+    pub fn limits(&self) -> turn::Limits {
+        let limits = self.manifest.limits.unwrap_or_default();
+        turn::Limits {
+            steps: match limits.steps {
+                0 => STEPS,
+                steps => steps as usize,
+            },
+            attempts: ATTEMPTS,
+        }
+    }
+
+    pub fn turn_seconds(&self) -> u64 {
+        match self.manifest.limits.unwrap_or_default().turn_seconds {
+            0 => TURN_SECONDS,
+            seconds => seconds as u64,
+        }
+    }
+}
+
+/// 1 to 64 characters of `[a-z0-9-]`.
+pub fn is_id(text: &str) -> bool {
+    let allowed = |byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-');
+    (1..=64).contains(&text.len()) && text.bytes().all(allowed)
+}
+
+/// Says what is wrong with a manifest, if anything is.
+pub fn check(manifest: &Manifest) -> Result<(), Invalid> {
+    let limits = manifest.limits.unwrap_or_default();
+    let permissions = manifest.permissions.clone().unwrap_or_default();
+    let lists = [&permissions.tools, &permissions.paths, &permissions.hosts, &permissions.commands];
+    let rules = [
+        (manifest.description.chars().count() > 500, "description", "at most 500 characters"),
+        (manifest.prompt.len() > 256 * 1024, "prompt", "at most 256 KiB"),
+        (manifest.prompt.contains('\0'), "prompt", "must not contain NUL"),
+        (manifest.model.len() > 200, "model", "at most 200 characters"),
+        (manifest.profile.len() > 100, "profile", "at most 100 characters"),
+        (manifest::Mode::try_from(manifest.mode).is_err(), "mode", "unknown value"),
+        (
+            manifest.temperature.is_some_and(|value| !(0.0..=2.0).contains(&value)),
+            "temperature",
+            "between 0 and 2",
+        ),
+        (manifest.max_output_tokens < 0, "max_output_tokens", "not negative"),
+        (!matches!(manifest.caller.as_str(), "" | "agent"), "caller", "empty or `agent`"),
+        (permissions.rules.len() > 1000, "permissions.rules", "at most 1,000 rules"),
+        (lists.iter().any(|list| list.len() > 200), "permissions", "at most 200 entries per list"),
+        (!(0..=1000).contains(&limits.steps), "limits.steps", "between 0 and 1,000"),
+        (!(0..=86400).contains(&limits.turn_seconds), "limits.turn_seconds", "at most a day"),
+        (limits.tokens < 0, "limits.tokens", "not negative"),
+        (limits.depth < 0, "limits.depth", "not negative"),
+    ];
+    match rules.into_iter().find(|(wrong, ..)| *wrong) {
+        Some((_, field, problem)) => Err(Invalid { field, problem: problem.to_owned() }),
+        None => Ok(()),
+    }
+}
+
+/// The same manifest has the same digest, whoever sends it.
+pub fn digest(manifest: &Manifest) -> String {
+    use prost::Message as _;
+    format!("{:x}", Sha256::digest(manifest.encode_to_vec()))
+}

@@ -1,0 +1,125 @@
+//! What a request must look like before anything is written.
+
+use prost::Message;
+use proto::session::v1::{InputPart, input_part::Content};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::{
+    agent,
+    error::{Error, Result},
+    message::{File, Part},
+};
+
+const MAX_METADATA: usize = 16 * 1024;
+const MAX_PARTS: usize = 100;
+const MAX_INPUT: usize = 1024 * 1024;
+
+pub fn invalid(field: &'static str, problem: impl Into<String>) -> Error {
+    Error::Invalid { field, problem: problem.into() }
+}
+
+/// An idempotency key of the caller's.
+pub fn request_id(text: &str) -> Result<&str> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
+    match (1..=100).contains(&text.len()) && text.bytes().all(allowed) {
+        true => Ok(text),
+        false => {
+            Err(invalid("request_id", "expected 1 to 100 characters of A-Z, a-z, 0-9, _ and -"))
+        }
+    }
+}
+
+pub fn text<'a>(field: &'static str, text: &'a str, most: usize) -> Result<&'a str> {
+    if text.chars().count() > most {
+        return Err(invalid(field, format!("at most {most} characters")));
+    }
+    if text.contains('\0') {
+        return Err(invalid(field, "must not contain NUL"));
+    }
+    Ok(text)
+}
+
+/// The name of an agent, if one is given.
+pub fn agent_id<'a>(field: &'static str, text: &'a str) -> Result<Option<&'a str>> {
+    match text {
+        "" => Ok(None),
+        text if agent::is_id(text) => Ok(Some(text)),
+        _ => Err(invalid(field, "expected 1 to 64 characters of a-z, 0-9 and -")),
+    }
+}
+
+/// A JSON object that we keep and give back.
+pub fn metadata(json: &str) -> Result<Option<Value>> {
+    const FIELD: &str = "metadata_json";
+    if json.is_empty() {
+        return Ok(None);
+    }
+    if json.len() > MAX_METADATA {
+        return Err(invalid(FIELD, "at most 16 KiB"));
+    }
+    match serde_json::from_str(json) {
+        Ok(Value::Object(fields)) => {
+            let value = Value::Object(fields);
+            match value.to_string().contains("\\u0000") {
+                true => Err(invalid(FIELD, "must not contain NUL")),
+                false => Ok(Some(value)),
+            }
+        }
+        Ok(_) => Err(invalid(FIELD, "must be a JSON object")),
+        Err(error) => Err(invalid(FIELD, format!("is not JSON: {error}"))),
+    }
+}
+
+/// What the user says.
+pub fn parts(parts: Vec<InputPart>) -> Result<Vec<Part>> {
+    const FIELD: &str = "parts";
+    if parts.len() > MAX_PARTS {
+        return Err(invalid(FIELD, format!("at most {MAX_PARTS} parts")));
+    }
+    let mut bytes = 0;
+    let mut checked = Vec::with_capacity(parts.len());
+    for part in parts {
+        let part = match part.content {
+            Some(Content::Text(text)) if text.is_empty() => {
+                return Err(invalid(FIELD, "a text part is empty"));
+            }
+            Some(Content::Text(text)) => {
+                bytes += text.len();
+                Part::text(text)
+            }
+            Some(Content::File(file)) => {
+                bytes += file.data.len() + file.name.len() + file.r#ref.len();
+                Part::File(File {
+                    name: file.name,
+                    media_type: file.media_type,
+                    reference: file.r#ref,
+                    data: file.data.into(),
+                })
+            }
+            None => return Err(invalid(FIELD, "a part has no content")),
+        };
+        if part.data().to_string().contains("\\u0000") {
+            return Err(invalid(FIELD, "must not contain NUL"));
+        }
+        checked.push(part);
+    }
+    match bytes > MAX_INPUT {
+        true => Err(invalid(FIELD, "at most 1 MiB in all")),
+        false => Ok(checked),
+    }
+}
+
+/// How many rows a page has.
+pub fn page_size(asked: i32, default: i64, most: i64) -> Result<i64> {
+    match i64::from(asked) {
+        0 => Ok(default),
+        asked if asked < 0 => Err(invalid("page_size", "must not be negative")),
+        asked => Ok(asked.min(most)),
+    }
+}
+
+/// Tells a repeated request from another one with the same id.
+pub fn digest(request: &impl Message) -> String {
+    format!("{:x}", Sha256::digest(request.encode_to_vec()))
+}

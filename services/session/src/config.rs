@@ -1,0 +1,83 @@
+use std::net::SocketAddr;
+
+use chassis::Tenant;
+
+/// Everything that can be configured; `session --help` is its manual.
+#[derive(Debug, Clone, clap::Parser)]
+#[command(version, about = "Durable sessions, the turn queue and the loop of Windlass")]
+pub struct Config {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
+    #[command(flatten)]
+    pub serve: Serve,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+#[group(skip)]
+pub struct Serve {
+    /// Address to accept gRPC calls on.
+    #[arg(long, env, default_value = "[::]:50051")]
+    pub listen: SocketAddr,
+
+    /// URL of the models service.
+    #[arg(long, env, default_value = "http://localhost:50053")]
+    pub models_url: String,
+
+    /// URL of the tools service.
+    #[arg(long, env, default_value = "http://localhost:50052")]
+    pub tools_url: String,
+
+    /// How many turns this process runs at once.
+    #[arg(long, env, default_value_t = 256)]
+    pub max_turns: usize,
+
+    /// How many turns may wait in one session's queue.
+    #[arg(long, env, default_value_t = 100, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    pub max_queue: i32,
+
+    /// How many connections commit events side by side.
+    #[arg(long, env, default_value_t = 2)]
+    pub flushers: usize,
+
+    /// Seconds between two heartbeats of this process.
+    #[arg(long, env, default_value_t = 2.0)]
+    pub heartbeat: f64,
+
+    /// Seconds without a heartbeat after which another process takes over the sessions.
+    #[arg(long, env, default_value_t = 10.0)]
+    pub lease: f64,
+
+    /// Seconds a model may be silent before its answer counts as broken off.
+    #[arg(long, env, default_value_t = 120.0)]
+    pub model_silence: f64,
+
+    #[command(flatten)]
+    pub chassis: chassis::Args,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Command {
+    /// Bring the database up to date and exit.
+    Migrate,
+
+    /// Create an API key, print it once, and exit.
+    MintKey {
+        /// Whose sessions the key reaches.
+        #[arg(long)]
+        tenant: Tenant,
+
+        /// Who acts with it.
+        #[arg(long)]
+        subject: String,
+
+        /// What it may do: read, run, configure, admin.
+        #[arg(long, value_delimiter = ',', default_value = "read,run")]
+        scopes: Vec<String>,
+    },
+}
+
+#[test]
+fn flags_are_consistent() {
+    <Config as clap::CommandFactory>::command().debug_assert();
+}

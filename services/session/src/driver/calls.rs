@@ -1,0 +1,142 @@
+//! The way from a tool's evaluation and execution to the machine's inputs.
+
+use std::sync::Arc;
+
+use chassis::Caller;
+use proto::{
+    event::v1::{Event, Payload, ToolMetadata},
+    tools::v1::{
+        Call, EvaluateRequest, ExecuteRequest, ExecuteResponse, Outcome as Ended,
+        execute_response::Item, outcome::Result as Ending,
+    },
+};
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use crate::{
+    host::{ANSWER, Host},
+    ids::ToolCallId,
+    message::without_nul,
+    turn::{Decision, Input, Outcome},
+};
+
+/// Asks whether a call may run; always ends in `Evaluated`.
+pub async fn evaluate(
+    host: Arc<Host>,
+    caller: Caller,
+    id: ToolCallId,
+    call: Call,
+    inputs: mpsc::Sender<Input>,
+) {
+    let input_json = call.input_json.clone();
+    let (mut client, peer) = host.tools();
+    let request = EvaluateRequest { call: Some(call) };
+    let input = match client.evaluate(peer.request_within(ANSWER, &caller, request)).await {
+        Ok(response) => {
+            let response = response.into_inner();
+            let evaluation = response.evaluation.unwrap_or_default();
+            let decision = match evaluation.decision.as_str() {
+                "allow" => Decision::Allow,
+                // Nobody can be asked yet, and what nobody allowed does not run.
+                _ => Decision::Deny { reason: without_nul(evaluation.reason) },
+            };
+            Input::Evaluated {
+                id,
+                decision,
+                facts: response.facts.into_iter().map(storable).collect(),
+                input_json: without_nul(response.input_json),
+            }
+        }
+        Err(status) => {
+            let reason = format!("the tool could not be checked: {}", status.message());
+            let decision = Decision::Unavailable { reason };
+            Input::Evaluated { id, decision, facts: vec![], input_json }
+        }
+    };
+    let _ = inputs.send(input).await;
+}
+
+/// Runs a call and tells `inputs` about it; always ends in `ToolEnded`.
+pub async fn execute(
+    host: Arc<Host>,
+    caller: Caller,
+    id: ToolCallId,
+    call: Call,
+    inputs: mpsc::Sender<Input>,
+) {
+    let (mut client, peer) = host.tools();
+    let request = ExecuteRequest { call: Some(call), ..ExecuteRequest::default() };
+    let outcome = match client.execute(peer.request(&caller, request)).await {
+        Ok(response) => listen(response.into_inner(), id, &inputs).await,
+        Err(status) => broken("the tool did not start", &status),
+    };
+    let _ = inputs.send(Input::ToolEnded { id, outcome }).await;
+}
+
+async fn listen(
+    mut stream: Streaming<ExecuteResponse>,
+    id: ToolCallId,
+    inputs: &mpsc::Sender<Input>,
+) -> Outcome {
+    loop {
+        let item = match stream.message().await {
+            Ok(Some(response)) => response.item,
+            Ok(None) => return broken(MAYBE, &Status::unavailable("the stream ended")),
+            Err(status) => return broken(MAYBE, &status),
+        };
+        match item {
+            Some(Item::Fact(fact)) => {
+                let fact = Input::ToolFact { id, fact: storable(fact) };
+                let _ = inputs.send(fact).await;
+            }
+            Some(Item::Outcome(ended)) => return outcome(ended),
+            None => {}
+        }
+    }
+}
+
+const MAYBE: &str = "the tool's host failed while it ran; it may have had effects";
+
+fn outcome(ended: Ended) -> Outcome {
+    let metadata = ended.metadata.unwrap_or_default();
+    match ended.result {
+        Some(Ending::DataJson(data_json)) => {
+            Outcome::Result { data_json: without_nul(data_json), metadata }
+        }
+        Some(Ending::ErrorText(text)) => {
+            Outcome::Error { text: without_nul(text), kind: ended.error_kind, metadata }
+        }
+        None => Outcome::Result { data_json: "null".into(), metadata },
+    }
+}
+
+fn broken(what: &str, status: &Status) -> Outcome {
+    Outcome::Error {
+        text: without_nul(format!("{what}: {}", status.message())),
+        kind: "unavailable".into(),
+        metadata: ToolMetadata::default(),
+    }
+}
+
+/// A fact as Postgres can store it: text without NUL, wherever in it that is.
+pub fn storable(mut fact: Event) -> Event {
+    let Some(payload) = &fact.payload else { return fact };
+    let Ok(json) = payload.to_json() else { return fact };
+    if json.contains("\\u0000")
+        && let Ok(mut value) = serde_json::from_str::<Value>(&json)
+    {
+        clean(&mut value);
+        fact.payload = Payload::from_json(&fact.r#type, &value.to_string()).ok().flatten();
+    }
+    fact
+}
+
+fn clean(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = without_nul(std::mem::take(text)),
+        Value::Array(values) => values.iter_mut().for_each(clean),
+        Value::Object(fields) => fields.values_mut().for_each(clean),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}

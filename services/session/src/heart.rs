@@ -1,0 +1,103 @@
+//! Proves that this replica lives, and takes over from those that do not.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use chassis::Caller;
+use proto::tools::v1::RaiseEpochRequest;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    driver,
+    error::Result,
+    host::{ANSWER, Host},
+    ids::ReplicaId,
+    judge::Judge,
+    store::replicas::{self, Adopted, Orphan},
+};
+
+/// Dead replicas are forgotten every so many heartbeats.
+const TIDY: u64 = 1000;
+
+/// Beats until `done`. If this replica was declared dead, everything it owns belongs to
+/// others: it stops, and whoever runs it starts a new one.
+pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationToken) {
+    let mut judge = Judge::new(Duration::from_secs_f64(host.config.lease));
+    let mut ticks = interval(Duration::from_secs_f64(host.config.heartbeat));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    for beats in 1_u64.. {
+        if done.run_until_cancelled(ticks.tick()).await.is_none() {
+            return;
+        }
+        let peers = match replicas::beat(&host.db, host.replica).await {
+            Ok(Some(peers)) => peers,
+            Ok(None) => {
+                error!(replica.id = %host.replica, "this process was taken for dead and its sessions were taken over, stopping");
+                stop.cancel();
+                return;
+            }
+            Err(error) => {
+                warn!(%error, "cannot tell others that this process lives");
+                continue;
+            }
+        };
+        for peer in judge.observe(Instant::now(), &peers) {
+            match replicas::bury(&host.db, peer.id, peer.counter).await {
+                Ok(true) => warn!(replica.id = %peer.id, "replica {} is dead", peer.id),
+                Ok(false) => {}
+                Err(error) => warn!(%error, "cannot mark replica {} as dead", peer.id),
+            }
+        }
+        if stop.is_cancelled() {
+            continue;
+        }
+        for peer in peers.iter().filter(|peer| peer.dead && peer.owns) {
+            if let Err(error) = take_over(&host, peer.id).await {
+                warn!(%error, replica.id = %peer.id, "cannot take over from replica {}, trying again", peer.id);
+            }
+        }
+        if beats % TIDY == 0
+            && let Err(error) = replicas::forget(&host.db).await
+        {
+            warn!(%error, "cannot forget dead replicas");
+        }
+    }
+}
+
+/// Brings every turn of a dead replica to its end, one session at a time. Whoever dies in
+/// the middle leaves the rest to the next.
+async fn take_over(host: &Arc<Host>, dead: ReplicaId) -> Result<()> {
+    let orphans = replicas::orphans(&host.db, dead).await?;
+    info!(replica.id = %dead, sessions = orphans.len(), "taking over from replica {dead}");
+    for orphan in orphans {
+        // A paused owner may wake up: first it must not be able to act, then to write.
+        if !raise_epoch(host, &orphan).await {
+            continue;
+        }
+        match replicas::adopt(&host.db, host.replica, orphan.session_id, dead).await? {
+            Adopted::Begun(claim) => driver::bury(host.clone(), claim).await?,
+            Adopted::Ready => host.bus.publish(orphan.session_id, vec![], true),
+            Adopted::Gone => {}
+        }
+    }
+    Ok(())
+}
+
+async fn raise_epoch(host: &Host, orphan: &Orphan) -> bool {
+    let (mut client, peer) = host.tools();
+    let request =
+        RaiseEpochRequest { session_id: orphan.session_id.to_string(), epoch: orphan.epoch + 1 };
+    let caller = Caller::service(orphan.tenant.clone(), "system");
+    match client.raise_epoch(peer.request_within(ANSWER, &caller, request)).await {
+        Ok(_) => true,
+        Err(status) => {
+            let id = orphan.session_id;
+            warn!(%status, session.id = %id, "cannot fence session {id} off at the tools service, trying again");
+            false
+        }
+    }
+}

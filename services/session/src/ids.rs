@@ -1,0 +1,37 @@
+//! The names of things. Where one thing has exactly one of another, the second is
+//! named after the first: nothing to store, nothing to look up, nothing to disagree.
+
+chassis::id!(SessionId, "ses");
+chassis::id!(ThreadId, "thread");
+chassis::id!(MessageId, "msg");
+chassis::id!(PartId, "prt");
+chassis::id!(TurnId, "turn");
+chassis::id!(StepId, "step");
+chassis::id!(ToolCallId, "call");
+chassis::id!(WorkspaceId, "ws");
+chassis::id!(ReplicaId, "rep");
+
+impl SessionId {
+    /// A session has one thread.
+    pub fn thread(self) -> ThreadId {
+        ThreadId::from_uuid(self.uuid())
+    }
+
+    /// An event's id is its place in its session's log.
+    pub fn event(self, sequence: i64) -> String {
+        let session = self.to_string();
+        format!("evt_{}_{sequence:010}", session.trim_start_matches("ses_"))
+    }
+}
+
+impl MessageId {
+    /// A user message asks for one turn.
+    pub fn turn(self) -> TurnId {
+        TurnId::from_uuid(self.uuid())
+    }
+
+    /// A step is one model call, and that fills one assistant message.
+    pub fn step(self) -> StepId {
+        StepId::from_uuid(self.uuid())
+    }
+}

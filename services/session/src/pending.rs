@@ -1,0 +1,268 @@
+//! What a session has to say that is not committed yet, and how it merges. No I/O.
+
+use jiff::Timestamp;
+use proto::event::v1::{Event, Payload, RareIds, SCHEMA_VERSION, Usage};
+use serde_json::value::RawValue;
+
+use crate::{
+    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
+    message::Part,
+    store::flush::{self, Batch, Lease},
+    time,
+    turn::{Ending, Step},
+};
+
+/// The rows of one session's next flush.
+#[derive(Debug, Default)]
+pub struct Pending {
+    events: Vec<(Event, Timestamp)>,
+    /// Events before this one are held by a part's row and must not grow any more.
+    settled: usize,
+    messages: Vec<flush::Message>,
+    parts: Vec<flush::Part>,
+    prompts: Vec<flush::Prompt>,
+    turn: Option<flush::Turn>,
+    sum: Option<flush::Sum>,
+    status: Option<&'static str>,
+    status_message: Option<String>,
+    ending: Option<Ending>,
+    bytes: usize,
+}
+
+impl Pending {
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+            && self.messages.is_empty()
+            && self.parts.is_empty()
+            && self.turn.is_none()
+            && self.ending.is_none()
+    }
+
+    /// Roughly how much text waits.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn ends(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Adds an event, or lets the last one grow: deltas of one part that nobody has seen
+    /// yet are one delta.
+    pub fn append(&mut self, event: Event, now: Timestamp) {
+        self.bytes += text_of(&event).map_or(64, str::len);
+        if self.events.len() > self.settled
+            && let Some((last, _)) = self.events.last_mut()
+            && grow(last, &event)
+        {
+            return;
+        }
+        self.events.push((event, now));
+    }
+
+    pub fn save_message(&mut self, turn_id: TurnId, step: &Step, now: Timestamp) {
+        let metadata = serde_json::json!(step.metadata);
+        let status = step.status.as_str();
+        if let Some(message) = self.messages.iter_mut().find(|row| row.id == step.message_id) {
+            message.status = status;
+            message.metadata = metadata;
+            return;
+        }
+        self.messages.push(flush::Message {
+            lease: 0,
+            id: step.message_id,
+            turn_id,
+            ordinal: self.events.len().saturating_sub(1),
+            status,
+            synthetic: false,
+            metadata,
+            created_at: now,
+        });
+    }
+
+    pub fn save_part(&mut self, message_id: MessageId, index: usize, part: &Part) {
+        self.settled = self.events.len();
+        let row = flush::Part {
+            lease: 0,
+            message_id,
+            index,
+            id: PartId::new(),
+            r#type: part.kind(),
+            data: part.data(),
+            ordinal: self.events.len() as i64 - 1,
+        };
+        match self.parts.iter_mut().find(|old| old.message_id == message_id && old.index == index) {
+            Some(old) => *old = flush::Part { id: old.id, ..row },
+            None => self.parts.push(row),
+        }
+    }
+
+    pub fn save_prompt(&mut self, digest: String, body: String) {
+        self.prompts.push(flush::Prompt { lease: 0, digest, body });
+    }
+
+    pub fn save_turn(&mut self, id: TurnId, status: &'static str, view: serde_json::Value) {
+        self.turn = Some(flush::Turn { lease: 0, id, status, view });
+    }
+
+    pub fn spend(&mut self, usage: &Usage, cost_micros: i64) {
+        let sum = self.sum.get_or_insert_default();
+        sum.input_tokens += i64::from(usage.input + usage.cache_read + usage.cache_write);
+        sum.output_tokens += i64::from(usage.output);
+        sum.cost_micros += cost_micros;
+        sum.model_calls += 1;
+    }
+
+    pub fn show(&mut self, status: &'static str, message: String) {
+        self.status = Some(status);
+        self.status_message = Some(message);
+    }
+
+    pub fn end(&mut self, ending: Ending) {
+        if let Ending::Broken { message } = &ending {
+            self.status_message = Some(message.clone());
+        }
+        // A session's place in lists moves with its turns, whatever they cost.
+        self.sum.get_or_insert_default();
+        self.ending = Some(ending);
+    }
+
+    /// Adds these rows to a batch, as the session with index `lease`.
+    pub fn write(
+        &self,
+        batch: &mut Batch,
+        lease: usize,
+        owner: &Owner,
+    ) -> Result<(), serde_json::Error> {
+        for (ordinal, (event, created_at)) in self.events.iter().enumerate() {
+            batch.events.push(event_row(event, *created_at, lease, ordinal, owner.turn_id)?);
+        }
+        batch
+            .messages
+            .extend(self.messages.iter().cloned().map(|row| flush::Message { lease, ..row }));
+        batch.parts.extend(self.parts.iter().cloned().map(|row| flush::Part { lease, ..row }));
+        batch
+            .prompts
+            .extend(self.prompts.iter().cloned().map(|row| flush::Prompt { lease, ..row }));
+        batch.turns.extend(self.turn.iter().cloned().map(|row| flush::Turn { lease, ..row }));
+        batch.sums.extend(self.sum.iter().cloned().map(|row| flush::Sum { lease, ..row }));
+        batch.leases.push(Lease {
+            lease,
+            session_id: owner.session_id,
+            epoch: owner.epoch,
+            flush_no: owner.flush_no,
+            count: self.events.len(),
+            status: self.status,
+            status_message: self.status_message.clone(),
+            ends: self.ending.as_ref().map(|ending| match ending {
+                Ending::Completed | Ending::Cancelled | Ending::Failed => "idle",
+                Ending::Broken { .. } => "error",
+            }),
+        });
+        Ok(())
+    }
+
+    /// The committed events, as readers get them.
+    pub fn into_events(self, owner: &Owner, base: i64, runtime_id: ReplicaId) -> Vec<Event> {
+        let session_id = owner.session_id;
+        let stamp = |(ordinal, (event, created_at)): (usize, (Event, Timestamp))| {
+            let sequence = base + ordinal as i64;
+            Event {
+                event_id: session_id.event(sequence),
+                schema_version: SCHEMA_VERSION.to_owned(),
+                runtime_id: runtime_id.to_string(),
+                timestamp: Some(time::to_proto(created_at)),
+                sequence,
+                session_id: session_id.to_string(),
+                thread_id: session_id.thread().to_string(),
+                turn_id: owner.turn_id.to_string(),
+                ..event
+            }
+        };
+        self.events.into_iter().enumerate().map(stamp).collect()
+    }
+}
+
+/// What an owner proves itself with.
+#[derive(Debug, Clone)]
+pub struct Owner {
+    pub session_id: SessionId,
+    pub turn_id: TurnId,
+    pub epoch: i64,
+    pub flush_no: i64,
+}
+
+fn event_row(
+    event: &Event,
+    created_at: Timestamp,
+    lease: usize,
+    ordinal: usize,
+    turn_id: TurnId,
+) -> Result<flush::Event, serde_json::Error> {
+    let ids = RareIds {
+        job_id: event.job_id.clone(),
+        job_item_id: event.job_item_id.clone(),
+        process_id: event.process_id.clone(),
+        channel_id: event.channel_id.clone(),
+        output_ref: event.output_ref.clone(),
+        model_request_id: event.model_request_id.clone(),
+        request_id: event.request_id.clone(),
+    };
+    let payload = match &event.payload {
+        Some(payload) => payload.to_json()?,
+        None => "{}".to_owned(),
+    };
+    Ok(flush::Event {
+        lease,
+        ordinal,
+        r#type: event.r#type.clone(),
+        created_at,
+        turn_id,
+        step_id: event.step_id.clone(),
+        tool_call_id: event.tool_call_id.clone(),
+        action_id: event.action_id.clone(),
+        task_id: event.task_id.clone(),
+        run_id: event.run_id.clone(),
+        subagent_id: event.subagent_id.clone(),
+        trace_id: event.trace_id.clone(),
+        span_id: event.span_id.clone(),
+        ids: (ids != RareIds::default()).then_some(ids),
+        refs: event.refs.clone(),
+        payload: RawValue::from_string(payload)?,
+    })
+}
+
+fn text_of(event: &Event) -> Option<&str> {
+    match event.payload.as_ref()? {
+        Payload::ModelDelta(delta) => Some(&delta.text),
+        Payload::ReasoningDelta(delta) => Some(&delta.text),
+        Payload::ToolProgress(progress) => Some(&progress.text),
+        _ => None,
+    }
+}
+
+/// Lets a pending delta grow by the next one of the same thing.
+fn grow(last: &mut Event, next: &Event) -> bool {
+    let same_call = last.tool_call_id == next.tool_call_id;
+    match (&mut last.payload, &next.payload) {
+        (Some(Payload::ModelDelta(last)), Some(Payload::ModelDelta(next)))
+            if last.message_id == next.message_id && last.part_index == next.part_index =>
+        {
+            last.text.push_str(&next.text);
+            true
+        }
+        (Some(Payload::ReasoningDelta(last)), Some(Payload::ReasoningDelta(next)))
+            if last.message_id == next.message_id && last.part_index == next.part_index =>
+        {
+            last.text.push_str(&next.text);
+            true
+        }
+        (Some(Payload::ToolProgress(last)), Some(Payload::ToolProgress(next)))
+            if same_call && last.stream == next.stream =>
+        {
+            last.text.push_str(&next.text);
+            true
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,76 @@
+use std::{io::Write as _, sync::Arc};
+
+use anyhow::{Context as _, bail};
+use chassis::{
+    Auth, Redis, Tenant,
+    auth::{
+        Scopes,
+        keys::{self, NewKey},
+    },
+};
+use secrecy::ExposeSecret as _;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    MIGRATIONS, api, bus::Bus, config::Serve, flusher::Flusher, heart, host::Host, hub::Hub,
+    ids::ReplicaId, store::replicas, worker,
+};
+
+/// Runs the service until `stop`, then finishes what it had begun.
+pub async fn serve(
+    config: Serve,
+    listener: TcpListener,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let db = chassis::database::connect(&config.chassis.database, "session").await?;
+    chassis::database::migrate(&db, &MIGRATIONS).await?;
+    let redis = Redis::new(&config.chassis.redis)?;
+    let auth = Auth::new("session", &config.chassis.auth, db.clone()).await?;
+
+    // What turns need stays until the last of them has ended.
+    let done = CancellationToken::new();
+    let _done = done.clone().drop_guard();
+    let replica = ReplicaId::new();
+    let bus = Bus::start(redis.clone(), done.clone());
+    let flusher = Flusher::start(&db, &bus, replica, config.flushers, &done);
+    let hub = Hub::start(&bus, db.clone(), done.clone());
+    let host = Arc::new(Host::new(replica, db.clone(), bus, flusher, &config, &auth)?);
+
+    replicas::register(&db, replica, &listener.local_addr()?.to_string()).await?;
+    tokio::spawn(heart::beat(host.clone(), stop.clone(), done.clone()));
+    let working = tokio::spawn(worker::run(host.clone(), stop.clone()));
+
+    let server = chassis::Server::new("session", &config.chassis, &db, auth).redis(&redis);
+    let served = server.serve(listener, api::routes(host, hub, stop.clone()), stop.clone()).await;
+    stop.cancel();
+    working.await?;
+    replicas::leave(&db, replica).await?;
+    served
+}
+
+/// Brings the database up to date.
+pub async fn migrate(config: &Serve) -> anyhow::Result<()> {
+    let db = chassis::database::connect(&config.chassis.database, "session").await?;
+    chassis::database::migrate(&db, &MIGRATIONS).await
+}
+
+/// Creates a key and prints it, the only time anybody sees it.
+pub async fn mint_key(
+    config: &Serve,
+    tenant: Tenant,
+    subject: String,
+    scopes: &[String],
+) -> anyhow::Result<()> {
+    let known = Scopes::from_names(scopes.iter().map(String::as_str));
+    if known.names().len() != scopes.len() {
+        bail!("scopes are read, run, configure and admin, each once; got {}", scopes.join(","));
+    }
+    let db = chassis::database::connect(&config.chassis.database, "session").await?;
+    chassis::database::migrate(&db, &MIGRATIONS).await?;
+    let name = "minted on the command line".to_owned();
+    let new = NewKey { tenant, subject, name, scopes: known, expires_at: None };
+    let (_, secret) = keys::create(&db, new).await.context("cannot create the key")?;
+    writeln!(std::io::stdout(), "{}", secret.expose_secret())?;
+    Ok(())
+}

@@ -1,0 +1,79 @@
+use chassis::Tenant;
+use jiff_sqlx::Timestamp as Time;
+use proto::session::v1::Manifest;
+use sqlx::{PgExecutor, types::Json};
+
+use crate::{agent::Agent, error::Result};
+
+/// An agent of a tenant's, and when this version of it was stored.
+#[derive(Debug)]
+pub struct Stored {
+    pub agent: Agent,
+    pub created_at: Time,
+}
+
+/// Stores a manifest as the next version, unless it is the same as the latest.
+pub async fn put(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    id: &str,
+    manifest: &Manifest,
+    digest: &str,
+) -> Result<Stored> {
+    let row = sqlx::query!(
+        r#"
+        with latest as (
+            select version, digest, manifest, created_at, deleted_at from session.agent
+            where tenant_id = $1 and id = $2
+            order by version desc
+            limit 1
+        ), added as (
+            insert into session.agent (tenant_id, id, version, manifest, digest)
+            select $1, $2, coalesce((select version from latest), 0) + 1, $3, $4
+            where not exists (select from latest where digest = $4 and deleted_at is null)
+            returning version, manifest, created_at
+        )
+        select version as "version!", manifest as "manifest!: Json<Manifest>", created_at as "created_at!: Time"
+        from added
+        union all
+        select version, manifest, created_at from latest where not exists (select from added)
+        "#,
+        tenant as _,
+        id,
+        Json(manifest) as _,
+        digest,
+    )
+    .fetch_one(db)
+    .await?;
+    let agent = Agent { id: id.to_owned(), version: row.version, manifest: row.manifest.0 };
+    Ok(Stored { agent, created_at: row.created_at })
+}
+
+/// An agent in a given version, or in its latest if that is zero.
+pub async fn get(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    id: &str,
+    version: i32,
+) -> Result<Option<Stored>> {
+    let row = sqlx::query!(
+        r#"
+        select version, manifest as "manifest: Json<Manifest>", created_at as "created_at: Time",
+               deleted_at is not null as "deleted!"
+        from session.agent
+        where tenant_id = $1 and id = $2 and ($3 = 0 or version = $3)
+        order by version desc
+        limit 1
+        "#,
+        tenant as _,
+        id,
+        version,
+    )
+    .fetch_optional(db)
+    .await?;
+    // A version is found by its number for ever; a deleted agent is not found by its name.
+    Ok(row.filter(|row| version != 0 || !row.deleted).map(|row| Stored {
+        agent: Agent { id: id.to_owned(), version: row.version, manifest: row.manifest.0 },
+        created_at: row.created_at,
+    }))
+}

@@ -1,0 +1,175 @@
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use proto::event::v1::RareIds;
+use serde::Serialize;
+use serde_json::{Value, value::RawValue};
+use sqlx::{PgPool, types::Json};
+
+use crate::{
+    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
+    store::{events, turns::Stamp},
+};
+
+/// What `session.flush` takes: rows for many sessions, joined by `lease`.
+#[derive(Debug, Serialize)]
+pub struct Batch {
+    pub stamp: Stamp,
+    pub leases: Vec<Lease>,
+    pub events: Vec<Event>,
+    pub messages: Vec<Message>,
+    pub parts: Vec<Part>,
+    pub prompts: Vec<Prompt>,
+    pub turns: Vec<Turn>,
+    pub sums: Vec<Sum>,
+}
+
+/// One session of the batch, and the proof that it is ours.
+#[derive(Debug, Serialize)]
+pub struct Lease {
+    pub lease: usize,
+    pub session_id: SessionId,
+    pub epoch: i64,
+    pub flush_no: i64,
+    /// How many events there are.
+    pub count: usize,
+    /// What people should see the session do, if that changed.
+    pub status: Option<&'static str>,
+    pub status_message: Option<String>,
+    /// With the end of the turn: what the session is afterwards, if nothing is queued.
+    pub ends: Option<&'static str>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Event {
+    pub lease: usize,
+    /// Its place among the session's events of this batch.
+    pub ordinal: usize,
+    pub r#type: String,
+    pub created_at: Timestamp,
+    pub turn_id: TurnId,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub step_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub tool_call_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub action_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub task_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub run_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub subagent_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub trace_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub span_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ids: Option<RareIds>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub refs: BTreeMap<String, String>,
+    pub payload: Box<RawValue>,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Message {
+    pub lease: usize,
+    pub id: MessageId,
+    pub turn_id: TurnId,
+    pub ordinal: usize,
+    pub status: &'static str,
+    pub synthetic: bool,
+    pub metadata: Value,
+    pub created_at: Timestamp,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Part {
+    pub lease: usize,
+    pub message_id: MessageId,
+    pub index: usize,
+    pub id: PartId,
+    pub r#type: String,
+    pub data: Value,
+    /// The last event of this batch that it holds; -1: only what came before.
+    pub ordinal: i64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Prompt {
+    pub lease: usize,
+    pub digest: String,
+    pub body: String,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub struct Turn {
+    pub lease: usize,
+    pub id: TurnId,
+    pub status: &'static str,
+    pub view: Value,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Sum {
+    pub lease: usize,
+    pub input_tokens: i64,
+    pub output_tokens: i64,
+    pub cost_micros: i64,
+    pub model_calls: i64,
+}
+
+/// What became of one session of the batch.
+#[derive(Debug)]
+pub struct Answer {
+    pub session_id: SessionId,
+    /// The sequence of its first event.
+    pub base: i64,
+    pub interrupt_turn: Option<TurnId>,
+    /// The turn that is ready now, if the end of this one let another go.
+    pub next_turn: Option<TurnId>,
+    pub fired: Option<Json<events::Row>>,
+}
+
+/// Commits a batch. Sessions that are missing from the answer were not written.
+pub async fn flush(
+    db: &PgPool,
+    owner: ReplicaId,
+    batch: &Batch,
+) -> Result<Vec<Answer>, sqlx::Error> {
+    sqlx::query_as!(
+        Answer,
+        r#"
+        select session_id as "session_id!: _", base as "base!", interrupt_turn as "interrupt_turn: _",
+               next_turn as "next_turn: _", fired as "fired: _"
+        from session.flush($1, $2)
+        "#,
+        owner as _,
+        Json(batch) as _,
+    )
+    .fetch_all(db)
+    .await
+}
+
+/// Who owns a session and how far it was flushed.
+#[derive(Debug)]
+pub struct State {
+    pub session_id: SessionId,
+    pub owner: Option<ReplicaId>,
+    pub epoch: i64,
+    pub flush_no: i64,
+}
+
+pub async fn states(db: &PgPool, ids: &[SessionId]) -> Result<Vec<State>, sqlx::Error> {
+    sqlx::query_as!(
+        State,
+        r#"
+        select session_id as "session_id: _", owner as "owner: _", epoch, flush_no
+        from session.run_state
+        where session_id = any($1)
+        "#,
+        ids as _,
+    )
+    .fetch_all(db)
+    .await
+}

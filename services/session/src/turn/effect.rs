@@ -1,0 +1,48 @@
+use std::time::Duration;
+
+use proto::event::v1::{Event, Usage};
+
+use crate::ids::{MessageId, ToolCallId};
+
+/// What a turn wants done. The driver does it in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Effect {
+    /// Put this on record; ids of session and turn are filled in later.
+    Append(Event),
+    /// Store the last step's message as it is now.
+    SaveMessage,
+    /// Store this part of the last step as it is now.
+    SavePart(usize),
+    /// Add to the session's sums.
+    Spend { usage: Usage, cost_micros: i64 },
+    /// Assemble the prompt and call the model; in a new message, or again for one.
+    OpenStep { message_id: Option<MessageId>, attempt: u32 },
+    /// Wait before the next attempt.
+    Rest(Duration),
+    /// Ask whether this call may run.
+    Evaluate(ToolCallId),
+    /// Commit everything so far, then run this call.
+    Execute(ToolCallId),
+    /// Drop whatever runs: model, tools, rest.
+    StopAll,
+    /// Commit the end and let go of the session.
+    Finish(Ending),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    Completed,
+    Cancelled,
+    /// It failed, and the queue goes on.
+    Failed,
+    /// It failed in a way that the next turn would share; the queue waits for a person.
+    Broken {
+        message: String,
+    },
+}
+
+/// Doubles with every attempt. The driver adds the jitter.
+pub fn backoff(attempt: u32) -> Duration {
+    let factor = 1 << attempt.saturating_sub(1).min(6);
+    Duration::from_millis(500) * factor
+}
