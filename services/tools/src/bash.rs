@@ -1,4 +1,4 @@
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use proto::event::v1::Payload;
@@ -87,7 +87,6 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
         Err(error) => return Failure::new(Kind::Schema, error.to_string()).into(),
     };
     let limit = limit(input.timeout_ms, run.patience);
-    let begun = Instant::now();
     let program = Program::bash(&input.command);
     let mut child = match run.sandbox.spawn(run.profile, run.workspace, &program).await {
         Ok(child) => child,
@@ -104,21 +103,18 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
         run.facts.note(Payload::OutputTruncated(truncated)).await;
     }
     let metadata = Metadata {
-        duration: begun.elapsed(),
         truncated: output.truncated(),
         output_bytes: output.total(),
+        ..Metadata::default()
     };
     let result = match ended {
         Ok(Ok(exit)) => Ok(data(exit, output.preview())),
         Ok(Err(error)) => Err(Failure::new(Kind::Failed, explain(&error))),
-        Err(_) => Err(Failure::new(
-            Kind::Timeout,
-            format!(
-                "ended after {} ms; until then it printed:\n{}",
-                limit.as_millis(),
-                output.preview()
-            ),
-        )),
+        Err(_) => {
+            let (limit, output) = (limit.as_millis(), output.preview());
+            let text = format!("ended after {limit} ms; until then it printed:\n{output}");
+            Err(Failure::new(Kind::Timeout, text))
+        }
     };
     Outcome { result, metadata }
 }

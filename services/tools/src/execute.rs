@@ -108,18 +108,14 @@ impl Executor {
             Ok(permit) => permit,
             Err(failure) => return failure.into(),
         };
-        let workspace =
-            match workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await {
-                Ok(workspace) => workspace,
-                Err(error) => {
-                    error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
-                    return Failure::new(
-                        Kind::Failed,
-                        "the workspace cannot be opened; this is our fault",
-                    )
-                    .into();
-                }
-            };
+        let workspace = workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await;
+        let workspace = workspace.inspect_err(|error| {
+            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
+        });
+        let Ok(workspace) = workspace else {
+            let text = "the workspace cannot be opened; this is our fault";
+            return Failure::new(Kind::Failed, text).into();
+        };
         let profile = Profile::at_least(self.minimum_tier);
         let run = Run {
             sandbox: &self.sandbox,

@@ -11,6 +11,7 @@ pub struct Outcome {
 
 #[derive(Debug, Default)]
 pub struct Metadata {
+    /// Measured around the tool, so no tool sets it.
     pub duration: Duration,
 
     /// The data is a preview of `output_bytes`.

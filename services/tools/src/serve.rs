@@ -8,7 +8,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{Config, MIGRATIONS, api, catalog::Catalog, execute::Executor};
+use crate::{Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, workspace};
 
 /// Runs the service until `stop`.
 pub async fn serve(
@@ -20,6 +20,9 @@ pub async fn serve(
     chassis::database::migrate(&db, &MIGRATIONS).await?;
     let auth = Auth::new("tools", &config.chassis.auth, db.clone()).await?;
 
+    workspace::create_root(&config.workspaces_dir).with_context(|| {
+        format!("cannot make WORKSPACES_DIR {}", config.workspaces_dir.display())
+    })?;
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init);
     let machine = sandbox

@@ -15,6 +15,7 @@ pub struct Profile {
     pub env: BTreeMap<String, String>,
 
     /// Directories of the host, beside the system's own, that can be read at the same path.
+    /// Real paths: a link on the way would be followed inside of the sandbox.
     pub read_only: Vec<PathBuf>,
 
     /// Layers that may be missing. Every other layer is demanded.

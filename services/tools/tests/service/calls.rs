@@ -44,7 +44,7 @@ async fn evaluating_decides_and_runs_nothing(db: PgPool) {
         let evaluation = response.evaluation.unwrap();
         assert_eq!((evaluation.decision.as_str(), evaluation.destructive), ("allow", true));
     }
-    assert!(!world.workspaces.exists());
+    assert!(!world.workspaces.join("acme").exists());
     let response = world.evaluate(world.call("fly", json!({}))).await.unwrap();
     let evaluation = response.evaluation.unwrap();
     expect!["deny host_policy: there is no tool named \"fly\""]
@@ -98,7 +98,7 @@ async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
         InvalidArgument REASON_INVALID_FIELD: invalid call.turn_id: is longer than 100 characters
         InvalidArgument REASON_INVALID_FIELD: invalid call.input_json: is larger than 1 MiB
     "#]].assert_eq(&problems);
-    assert!(!world.workspaces.exists());
+    assert!(!world.workspaces.join("acme").exists());
 }
 
 #[sqlx::test(migrations = false)]
