@@ -1,9 +1,9 @@
 //! The database and the part of Redis that one fleet stands on.
 
-use std::{collections::BTreeMap, str::FromStr};
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::PgConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::{Servers, keep};
 
@@ -33,8 +33,8 @@ impl Ground {
     }
 
     async fn at(name: &str, server_url: &str, redis_url: String) -> Result<Ground> {
-        let server = PgConnectOptions::from_str(server_url).context("DATABASE_URL")?;
-        let mut connection = server.connect().await.context("cannot connect to Postgres")?;
+        let mut connection =
+            PgConnection::connect(server_url).await.context("cannot connect to Postgres")?;
         let exists: bool =
             sqlx::query_scalar("select exists (select from pg_database where datname = $1)")
                 .bind(name)
@@ -44,8 +44,7 @@ impl Ground {
             create(&mut connection, name).await?;
         }
         connection.close().await?;
-        let database_url = server.database(name).to_url_lossy().to_string();
-        Ok(Ground { database_url, redis_url })
+        Ok(Ground { database_url: at_path(server_url, name), redis_url })
     }
 }
 
@@ -72,5 +71,33 @@ async fn redis_database(server_url: &str) -> Result<String> {
     let databases = settings.get("databases").copied().unwrap_or(16);
     let turn: u64 = redis::cmd("INCR").arg("fleets").query_async(&mut connection).await?;
     let number = 1 + turn % (databases - 1).max(1);
-    Ok(format!("{}/{number}", server_url.trim_end_matches("/0").trim_end_matches('/')))
+    Ok(at_path(server_url, &number.to_string()))
+}
+
+/// The same URL with another path, which is where both servers look for a database.
+fn at_path(url: &str, path: &str) -> String {
+    let (address, query) = url.split_at(url.find('?').unwrap_or(url.len()));
+    let host = address.find("://").map_or(0, |scheme| scheme + 3);
+    let end = address[host..].find('/').map_or(address.len(), |slash| host + slash);
+    format!("{}/{path}{query}", &address[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_path_of_a_url_changes() {
+        for (url, there) in [
+            ("redis://:secret@localhost:6379", "redis://:secret@localhost:6379/7"),
+            ("redis://localhost/0", "redis://localhost/7"),
+            (
+                "postgres://me@db:5432/mine?sslmode=require",
+                "postgres://me@db:5432/7?sslmode=require",
+            ),
+            ("postgres://db?sslmode=require", "postgres://db/7?sslmode=require"),
+        ] {
+            assert_eq!(at_path(url, "7"), there);
+        }
+    }
 }
