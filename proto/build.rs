@@ -54,6 +54,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     // Sorted maps, so that a message has one encoding and a digest of it means something.
     tonic_prost_build::configure()
         .btree_map(".")
+        // An event is large, and most items of these streams are a few bytes.
+        .boxed(".windlass.tools.v1.ExecuteResponse.item.fact")
+        .boxed(".windlass.models.v1.GenerateResponse.item.fact")
+        .boxed(".windlass.session.v1.SubscribeResponse.item.event")
+        .boxed(".windlass.session.v1.SubscribeResponse.item.snapshot")
         .extern_path(".google.protobuf", "::pbjson_types")
         .compile_well_known_types(true)
         .generate_default_stubs(true)

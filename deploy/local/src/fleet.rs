@@ -49,6 +49,7 @@ impl Fleet {
             ("DATABASE_URL".to_owned(), ground.database_url.clone()),
             ("REDIS_URL".to_owned(), ground.redis_url.clone()),
             ("AUTH_INTERNAL_SECRET".to_owned(), keep::secret(&dir.join("internal.secret"))?),
+            ("WORKSPACES_DIR".to_owned(), dir.join("workspaces").display().to_string()),
         ];
         let mut firsts = Vec::new();
         for service in Service::ALL {

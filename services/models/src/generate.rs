@@ -48,7 +48,7 @@ pub fn generate(
         let Generation { correlation, task, prompt, max_output_tokens, temperature, attempt } =
             generation;
         let id = ModelRequestId::new().to_string();
-        let fact = |payload: Payload| -> Item { Item::Fact(correlation.fact(&id, payload)) };
+        let fact = |payload: Payload| -> Item { Item::Fact(correlation.fact(&id, payload).into()) };
 
         let found = task.candidates(&catalogue);
         for payload in facts::routing(&task, &found) {

@@ -31,7 +31,7 @@ pub fn read(
 ) -> impl Stream<Item = Result<pb::SubscribeResponse>> + Send {
     use pb::subscribe_response::Item;
     async_stream::try_stream! {
-        yield pb::SubscribeResponse { item: Some(Item::Snapshot(first)) };
+        yield pb::SubscribeResponse { item: Some(Item::Snapshot(first.into())) };
         let mut reached = reached;
         loop {
             while after < reached {
@@ -67,5 +67,5 @@ pub fn read(
 }
 
 fn response(event: Event) -> pb::SubscribeResponse {
-    pb::SubscribeResponse { item: Some(pb::subscribe_response::Item::Event(event)) }
+    pb::SubscribeResponse { item: Some(pb::subscribe_response::Item::Event(event.into())) }
 }

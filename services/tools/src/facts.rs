@@ -32,7 +32,7 @@ impl<'a> Facts<'a> {
 
     /// Puts something on record. Waits while the caller is behind.
     pub async fn note(&self, payload: Payload) {
-        self.send(Item::Fact(about(self.call, payload))).await;
+        self.send(Item::Fact(about(self.call, payload).into())).await;
     }
 
     pub async fn end(&self, outcome: Outcome) {

@@ -87,7 +87,7 @@ async fn listen(
         };
         match item {
             Some(Item::Fact(fact)) => {
-                let fact = Input::ToolFact { id, fact: storable(fact) };
+                let fact = Input::ToolFact { id, fact: storable(*fact) };
                 let _ = inputs.send(fact).await;
             }
             Some(Item::Outcome(ended)) => return outcome(ended),

@@ -58,7 +58,7 @@ async fn listen(
             Err(_) => return Input::Failed(silent(silence)),
         };
         let input = match item {
-            Some(Item::Fact(fact)) => Input::Fact(storable(fact)),
+            Some(Item::Fact(fact)) => Input::Fact(storable(*fact)),
             Some(Item::Text(delta)) => Input::Text(without_nul(delta.text)),
             Some(Item::Reasoning(delta)) => Input::Reasoning {
                 text: without_nul(delta.text),

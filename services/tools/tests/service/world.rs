@@ -125,7 +125,7 @@ impl World {
             while let Some(answer) = answers.message().await? {
                 assert!(outcome.is_none(), "something follows the outcome");
                 match answer.item.unwrap() {
-                    Item::Fact(fact) => facts.push(fact),
+                    Item::Fact(fact) => facts.push(*fact),
                     Item::Outcome(end) => outcome = Some(end),
                 }
             }
