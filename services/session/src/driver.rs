@@ -218,48 +218,67 @@ impl Driver {
 
     /// One move of the machine.
     async fn take(&mut self, input: Input, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
-        let mut changed = false;
-        for effect in self.turn.step(input) {
-            changed |= matches!(&effect, Effect::Finish(_));
-            if let Effect::Append(event) = effect {
-                changed |= self.append(event);
-                continue;
-            }
-            if changed && matches!(effect, Effect::Execute(_) | Effect::Finish(_)) {
-                self.save_view();
-                changed = false;
-            }
-            self.perform(effect, inputs).await?;
-        }
-        if changed {
-            self.save_view();
+        let (actions, waiting) = self.write(input);
+        for action in actions {
+            self.act(action, inputs).await?;
         }
         // A model that is faster than Postgres waits for it.
-        if self.writer.add(|_| ()) > AHEAD_BYTES {
+        if waiting > AHEAD_BYTES {
             self.flush().await?;
         }
         Ok(())
     }
 
-    async fn perform(
-        &mut self,
-        effect: Effect,
-        inputs: &mpsc::Sender<Input>,
-    ) -> Result<(), Stopped> {
-        match effect {
-            Effect::Append(event) => {
-                self.append(event);
-            }
-            Effect::SaveMessage => {
-                if let Some(step) = self.turn.steps().last() {
-                    let (turn_id, now) = (self.claim.turn_id, time::now());
-                    self.writer.add(|pending| pending.save_message(turn_id, step, now));
+    /// Adds what a move writes, all at once, so that no commit comes between a delta and the
+    /// part that holds it. Returns what is left to do, and how much waits to be committed.
+    fn write(&mut self, input: Input) -> (Vec<Effect>, usize) {
+        let (turn_id, now) = (self.claim.turn_id, time::now());
+        let effects = self.turn.step(input);
+        let step = self.turn.steps().last();
+        let mut actions = Vec::new();
+        let mut changed = false;
+        let waiting = self.writer.add(|pending| {
+            for effect in effects {
+                match effect {
+                    Effect::Append(mut event) => {
+                        event.timestamp = Some(time::to_proto(now));
+                        event.trace_id = self.trace_id.clone();
+                        event.span_id = self.span_id.clone();
+                        changed |= view::apply(&mut self.view, &event);
+                        self.unfolded += pending.append(event, now);
+                    }
+                    Effect::SaveMessage => {
+                        step.into_iter().for_each(|step| pending.save_message(turn_id, step, now));
+                    }
+                    Effect::SavePart(index) => {
+                        self.unfolded = 0;
+                        step.into_iter().for_each(|step| pending.save_part(step, index));
+                    }
+                    Effect::Spend { usage, cost_micros } => pending.spend(&usage, cost_micros),
+                    action => {
+                        if let Effect::Finish(ending) = &action {
+                            pending.end(ending.clone());
+                        }
+                        actions.push(action);
+                    }
                 }
             }
-            Effect::SavePart(index) => self.save_part(index),
-            Effect::Spend { usage, cost_micros } => {
-                self.writer.add(|pending| pending.spend(&usage, cost_micros));
+            if self.unfolded > FOLD_BYTES
+                && let Some(step) = step
+            {
+                self.unfolded = 0;
+                pending.save_part(step, step.parts.len() - 1);
             }
+            if changed {
+                pending.save_turn(turn_id, &self.view);
+            }
+        });
+        (actions, waiting)
+    }
+
+    /// Does what a move asks for beyond writing.
+    async fn act(&mut self, action: Effect, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
+        match action {
             Effect::OpenStep { message_id, attempt } => {
                 self.open_step(message_id, attempt, inputs).await?;
             }
@@ -288,55 +307,13 @@ impl Driver {
                 }
             }
             Effect::StopAll => self.tasks.abort_all(),
-            Effect::Finish(ending) => {
-                self.writer.add(|pending| pending.end(ending));
-                self.flush().await?;
-            }
+            Effect::Finish(_) => self.flush().await?,
+            Effect::Append(_)
+            | Effect::SaveMessage
+            | Effect::SavePart(_)
+            | Effect::Spend { .. } => unreachable!("written with the move"),
         }
         Ok(())
-    }
-
-    fn append(&mut self, mut event: Event) -> bool {
-        let now = time::now();
-        event.timestamp = Some(time::to_proto(now));
-        event.turn_id = self.claim.turn_id.to_string();
-        event.trace_id = self.trace_id.clone();
-        event.span_id = self.span_id.clone();
-        let changed = view::apply(&mut self.view, &event);
-        if let Some(Payload::ModelDelta(delta)) = &event.payload {
-            self.unfolded += delta.text.len();
-        }
-        self.writer.add(|pending| pending.append(event, now));
-        if self.unfolded > FOLD_BYTES
-            && let Some(step) = self.turn.steps().last()
-        {
-            self.save_part(step.parts.len() - 1);
-        }
-        changed
-    }
-
-    fn save_part(&mut self, index: usize) {
-        self.unfolded = 0;
-        if let Some(step) = self.turn.steps().last()
-            && let Some(part) = step.parts.get(index)
-        {
-            self.writer.add(|pending| pending.save_part(step.message_id, index, part));
-        }
-    }
-
-    fn save_view(&self) {
-        let status = match self.view.status.as_str() {
-            "completed" => "completed",
-            "failed" => "failed",
-            "cancelled" => "cancelled",
-            _ => "running",
-        };
-        match serde_json::to_value(&self.view) {
-            Ok(view) => {
-                self.writer.add(|pending| pending.save_turn(self.claim.turn_id, status, view));
-            }
-            Err(error) => warn!(%error, "cannot write the view of a turn"),
-        }
     }
 
     async fn open_step(
@@ -466,14 +443,20 @@ impl Driver {
         self.writer.discard();
         let message = "what the turn said cannot be stored".to_owned();
         warn!(problem, session.id = %self.claim.session_id, "{message}");
-        self.append(Event::fact(Payload::TurnFailed(TurnFailed {
+        let now = time::now();
+        let failed = Event::fact(Payload::TurnFailed(TurnFailed {
             status: "failed".into(),
             reason: "internal".into(),
             message: message.clone(),
             ..TurnFailed::default()
-        })));
-        self.save_view();
-        self.writer.add(|pending| pending.end(Ending::Broken { message }));
+        }));
+        let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
+        view::apply(&mut self.view, &failed);
+        self.writer.add(|pending| {
+            pending.append(failed, now);
+            pending.save_turn(self.claim.turn_id, &self.view);
+            pending.end(Ending::Broken { message });
+        });
         self.writer.flush().await?;
         Err(Stopped::Refused(problem))
     }

@@ -144,9 +144,7 @@ impl Turn {
             (Phase::Streaming { .. }, Input::Text(text)) => self.speak(text, false, &mut effects),
             (Phase::Streaming { .. }, Input::Reasoning { text, signature }) => {
                 self.speak(text, true, &mut effects);
-                if let Some(Part::Reasoning(part)) = self.last_part() {
-                    part.signature.push_str(&signature);
-                }
+                self.sign(&signature, &mut effects);
             }
             (Phase::Streaming { .. }, Input::CallStarted { id, tool }) => {
                 self.call_started(id, tool, &mut effects);
@@ -222,7 +220,6 @@ impl Turn {
                 true => Part::Reasoning(part),
                 false => Part::Text(part),
             });
-            effects.push(Effect::SavePart(self.last_step().parts.len() - 1));
         }
         if let Some(part) = self.last_part() {
             part.extend(&text);
@@ -234,6 +231,20 @@ impl Turn {
             true => Payload::ReasoningDelta(ReasoningDelta { message_id, part_index, text }),
             false => Payload::ModelDelta(ModelDelta { message_id, part_index, text }),
         }));
+        // After its first delta, because it is stored with that text in it.
+        if !grows {
+            effects.push(Effect::SavePart(part_index as usize));
+        }
+    }
+
+    /// Deltas do not carry the signature, so it is stored with the part at once.
+    fn sign(&mut self, signature: &str, effects: &mut Vec<Effect>) {
+        if let Some(Part::Reasoning(part)) = self.last_part()
+            && !signature.is_empty()
+        {
+            part.signature.push_str(signature);
+            effects.push(Effect::SavePart(self.last_step().parts.len() - 1));
+        }
     }
 
     fn call_started(&mut self, id: ToolCallId, tool: String, effects: &mut Vec<Effect>) {

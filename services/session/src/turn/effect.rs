@@ -11,7 +11,8 @@ pub enum Effect {
     Append(Event),
     /// Store the last step's message as it is now.
     SaveMessage,
-    /// Store this part of the last step as it is now.
+    /// Store this part of the last step as it is after the move. So it follows the deltas of
+    /// the move: a part that holds a text which is appended after it would say it twice.
     SavePart(usize),
     /// Add to the session's sums.
     Spend { usage: Usage, cost_micros: i64 },
