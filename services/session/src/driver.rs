@@ -1,21 +1,18 @@
 //! Runs one turn: feeds the machine what happens and does what it asks.
 
-mod calls;
+mod moves;
+mod step;
 mod model;
+mod calls;
 
 use std::{sync::Arc, time::Duration};
 
 use chassis::{Caller, telemetry};
-use proto::{
-    event::v1::{Event, ModelRequested, Payload, TurnFailed},
-    models::v1 as models,
-    session::v1::TurnView,
-    tools::v1::Tool,
-};
+use proto::session::v1::TurnView;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info, info_span, warn};
@@ -25,13 +22,10 @@ use crate::{
     error::Result,
     flusher::{Signal, Stopped, Writer},
     host::Host,
-    ids::{MessageId, ToolCallId, WorkspaceId},
-    message::{Message, MessageStatus, Metadata, Role},
-    prompt::{self, System},
+    ids::WorkspaceId,
+    message::{Message, MessageStatus, Role},
     store::{self, messages::Window, turns::Claim},
-    time,
-    turn::{Effect, Ending, Failure, Input, Step, Stop, Turn},
-    view,
+    turn::{Input, Step, Stop, Turn},
 };
 
 /// How many claims a turn survives that ended with its worker.
@@ -39,12 +33,6 @@ const MAX_ATTEMPTS: i32 = 3;
 
 /// How much of the conversation is looked at.
 const HISTORY: i64 = 10_000;
-
-/// A text that grows is stored whole every so many bytes; in between, the log has it.
-const FOLD_BYTES: usize = 16 * 1024;
-
-/// How far a turn may run ahead of what is committed.
-const AHEAD_BYTES: usize = 256 * 1024;
 
 /// Runs a claimed turn to its end, or until the session is lost. `cut` ends it early.
 pub async fn run(host: Arc<Host>, claim: Claim, cut: CancellationToken) {
@@ -214,250 +202,5 @@ impl Driver {
             self.take(input, &inputs).await?;
         }
         Ok(())
-    }
-
-    /// One move of the machine.
-    async fn take(&mut self, input: Input, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
-        let (actions, waiting) = self.write(input);
-        for action in actions {
-            self.act(action, inputs).await?;
-        }
-        // A model that is faster than Postgres waits for it.
-        if waiting > AHEAD_BYTES {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    /// Adds what a move writes, all at once, so that no commit comes between a delta and the
-    /// part that holds it. Returns what is left to do, and how much waits to be committed.
-    fn write(&mut self, input: Input) -> (Vec<Effect>, usize) {
-        let (turn_id, now) = (self.claim.turn_id, time::now());
-        let effects = self.turn.step(input);
-        let step = self.turn.steps().last();
-        let mut actions = Vec::new();
-        let mut changed = false;
-        let waiting = self.writer.add(|pending| {
-            for effect in effects {
-                match effect {
-                    Effect::Append(mut event) => {
-                        event.timestamp = Some(time::to_proto(now));
-                        event.trace_id = self.trace_id.clone();
-                        event.span_id = self.span_id.clone();
-                        changed |= view::apply(&mut self.view, &event);
-                        self.unfolded += pending.append(event, now);
-                    }
-                    Effect::SaveMessage => {
-                        step.into_iter().for_each(|step| pending.save_message(turn_id, step, now));
-                    }
-                    Effect::SavePart(index) => {
-                        self.unfolded = 0;
-                        step.into_iter().for_each(|step| pending.save_part(step, index));
-                    }
-                    Effect::Spend { usage, cost_micros } => pending.spend(&usage, cost_micros),
-                    action => {
-                        if let Effect::Finish(ending) = &action {
-                            pending.end(ending.clone());
-                        }
-                        actions.push(action);
-                    }
-                }
-            }
-            if self.unfolded > FOLD_BYTES
-                && let Some(step) = step
-            {
-                self.unfolded = 0;
-                pending.save_part(step, step.parts.len() - 1);
-            }
-            if changed {
-                pending.save_turn(turn_id, &self.view);
-            }
-        });
-        (actions, waiting)
-    }
-
-    /// Does what a move asks for beyond writing.
-    async fn act(&mut self, action: Effect, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
-        match action {
-            Effect::OpenStep { message_id, attempt } => {
-                self.open_step(message_id, attempt, inputs).await?;
-            }
-            Effect::Rest(delay) => {
-                let inputs = inputs.clone();
-                self.writer.add(|pending| pending.show("retrying", String::new()));
-                self.tasks.spawn(async move {
-                    sleep(delay).await;
-                    let _ = inputs.send(Input::Rested).await;
-                });
-            }
-            Effect::Evaluate(id) => {
-                if let Some(call) = self.call(id) {
-                    let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let evaluate = calls::evaluate(host, caller, id, call, inputs.clone());
-                    self.tasks.spawn(evaluate.in_current_span());
-                }
-            }
-            Effect::Execute(id) => {
-                // Whoever takes over must know that it ran before it can have run.
-                self.flush().await?;
-                if let Some(call) = self.call(id) {
-                    let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let execute = calls::execute(host, caller, id, call, inputs.clone());
-                    self.tasks.spawn(execute.in_current_span());
-                }
-            }
-            Effect::StopAll => self.tasks.abort_all(),
-            Effect::Finish(_) => self.flush().await?,
-            Effect::Append(_)
-            | Effect::SaveMessage
-            | Effect::SavePart(_)
-            | Effect::Spend { .. } => unreachable!("written with the move"),
-        }
-        Ok(())
-    }
-
-    async fn open_step(
-        &mut self,
-        message_id: Option<MessageId>,
-        attempt: u32,
-        inputs: &mpsc::Sender<Input>,
-    ) -> Result<(), Stopped> {
-        let tools = match self.host.catalogue(&self.caller).await {
-            Ok(tools) => self.allowed(&tools),
-            Err(status) => {
-                let failure = Failure {
-                    kind: "unavailable".into(),
-                    message: format!("the tools service does not answer: {}", status.message()),
-                    transient: true,
-                    retry_after: None,
-                };
-                return Box::pin(self.take(Input::Failed(failure), inputs)).await;
-            }
-        };
-        let system = prompt::system(&self.agent, &tools);
-        let prompt = prompt::assemble(&system, &self.history, self.turn.steps(), &tools);
-        let message_id = message_id.unwrap_or_else(MessageId::new);
-        let opened = self.opened(message_id, attempt, &system, &prompt);
-        self.writer.add(|pending| pending.save_prompt(system.digest, system.text));
-        Box::pin(self.take(opened, inputs)).await?;
-        self.writer.add(|pending| pending.show("busy", String::new()));
-
-        let manifest = &self.agent.manifest;
-        let request = models::GenerateRequest {
-            session_id: self.claim.session_id.to_string(),
-            root_session_id: String::new(),
-            turn_id: self.claim.turn_id.to_string(),
-            step_id: message_id.step().to_string(),
-            prompt: Some(prompt),
-            target: Some(models::Target {
-                model: self.model.clone(),
-                profile: manifest.profile.clone(),
-                capabilities: if tools.is_empty() { vec![] } else { vec!["tools".into()] },
-            }),
-            options: Some(models::Options {
-                max_output_tokens: manifest.max_output_tokens,
-                temperature: manifest.temperature,
-                ..models::Options::default()
-            }),
-            attempt: attempt as i32,
-            budget_id: String::new(),
-        };
-        let generate =
-            model::generate(self.host.clone(), self.caller.clone(), request, inputs.clone());
-        self.tasks.spawn(generate.in_current_span());
-        Ok(())
-    }
-
-    fn opened(
-        &self,
-        message_id: MessageId,
-        attempt: u32,
-        system: &System,
-        prompt: &models::Prompt,
-    ) -> Input {
-        let manifest = &self.agent.manifest;
-        Input::StepOpened {
-            message_id,
-            request: ModelRequested {
-                message_id: message_id.to_string(),
-                model: match self.model.is_empty() {
-                    true => manifest.profile.clone(),
-                    false => self.model.clone(),
-                },
-                prompt_digest: system.digest.clone(),
-                messages: prompt.messages.len() as i32,
-                tools: prompt.tools.len() as i32,
-                attempt: attempt as i32,
-            },
-            metadata: Metadata {
-                agent: Some(self.agent.id.clone()),
-                prompt_digest: Some(system.digest.clone()),
-                ..Metadata::default()
-            },
-        }
-    }
-
-    /// The tools that exist for this agent.
-    fn allowed(&self, tools: &[Tool]) -> Vec<Tool> {
-        let names = self.agent.manifest.permissions.as_ref().map(|p| p.tools.as_slice());
-        let listed = |tool: &&Tool| match names {
-            None | Some([]) => true,
-            Some(names) => names.contains(&tool.name),
-        };
-        tools.iter().filter(listed).cloned().collect()
-    }
-
-    fn call(&self, id: ToolCallId) -> Option<proto::tools::v1::Call> {
-        let tool_use = self.turn.call(id)?;
-        let step = self.turn.steps().last()?;
-        Some(proto::tools::v1::Call {
-            session_id: self.claim.session_id.to_string(),
-            epoch: self.claim.epoch,
-            turn_id: self.claim.turn_id.to_string(),
-            step_id: step.message_id.step().to_string(),
-            tool_call_id: id.to_string(),
-            tool: tool_use.tool.clone(),
-            input_json: tool_use.input_json.clone(),
-            workspace_id: self.workspace_id.to_string(),
-            permissions: self.agent.manifest.permissions.clone(),
-            headless: self.headless,
-        })
-    }
-
-    /// Commits, and when Postgres refuses the data, ends the turn without it.
-    async fn flush(&mut self) -> Result<(), Stopped> {
-        match self.writer.flush().await {
-            Err(Stopped::Refused(problem)) => self.give_up(problem).await,
-            result => result,
-        }
-    }
-
-    async fn stopped(&mut self) -> Result<(), Stopped> {
-        self.tasks.abort_all();
-        self.flush().await
-    }
-
-    /// Ends the turn with nothing but the fact that it ended.
-    async fn give_up(&mut self, problem: String) -> Result<(), Stopped> {
-        self.tasks.abort_all();
-        self.writer.discard();
-        let message = "what the turn said cannot be stored".to_owned();
-        warn!(problem, session.id = %self.claim.session_id, "{message}");
-        let now = time::now();
-        let failed = Event::fact(Payload::TurnFailed(TurnFailed {
-            status: "failed".into(),
-            reason: "internal".into(),
-            message: message.clone(),
-            ..TurnFailed::default()
-        }));
-        let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
-        view::apply(&mut self.view, &failed);
-        self.writer.add(|pending| {
-            pending.append(failed, now);
-            pending.save_turn(self.claim.turn_id, &self.view);
-            pending.end(Ending::Broken { message });
-        });
-        self.writer.flush().await?;
-        Err(Stopped::Refused(problem))
     }
 }

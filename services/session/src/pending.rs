@@ -157,7 +157,7 @@ impl Pending {
             .prompts
             .extend(self.prompts.iter().cloned().map(|row| flush::Prompt { lease, ..row }));
         batch.turns.extend(self.turn.iter().cloned().map(|row| flush::Turn { lease, ..row }));
-        batch.sums.extend(self.sum.iter().cloned().map(|row| flush::Sum { lease, ..row }));
+        batch.sums.extend(self.sum.iter().map(|row| flush::Sum { lease, ..*row }));
         batch.leases.push(Lease {
             lease,
             session_id: owner.session_id,

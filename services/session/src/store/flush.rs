@@ -110,7 +110,7 @@ pub struct Turn {
     pub view: TurnView,
 }
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Sum {
     pub lease: usize,
     pub input_tokens: i64,

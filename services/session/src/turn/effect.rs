@@ -8,7 +8,7 @@ use crate::ids::{MessageId, ToolCallId};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Put this on record; ids of session and turn are filled in later.
-    Append(Event),
+    Append(Box<Event>),
     /// Store the last step's message as it is now.
     SaveMessage,
     /// Store this part of the last step as it is after the move. So it follows the deltas of

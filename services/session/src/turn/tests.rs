@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proto::event::v1::{Event, ModelRequested, Payload, SessionCreated, ToolMetadata, Usage};
 
 use super::*;
+use crate::message::ToolState;
 
 const LIMITS: Limits = Limits { steps: 4, attempts: 3 };
 
@@ -77,7 +78,7 @@ fn a_turn_with_a_tool_call() {
             Input::Text("let me ".into()),
             Input::Text("look".into()),
             Input::CallStarted { id: call, tool: "bash".into() },
-            Input::CallInput { id: call, input_json: "{}".into() },
+            Input::CallCompleted { id: call, input_json: "{}".into() },
             finished(),
             allowed(call, "{}"),
             ended(call),
@@ -180,7 +181,7 @@ fn a_host_that_restarts_leaves_no_call_open() {
         began(),
         opened(MessageId::new()),
         Input::CallStarted { id: call, tool: "bash".into() },
-        Input::CallInput { id: call, input_json: "{}".into() },
+        Input::CallCompleted { id: call, input_json: "{}".into() },
         finished(),
         allowed(call, "{}"),
     ];
@@ -275,7 +276,7 @@ impl Chaos {
                 self.calls.push(ToolCallId::new());
                 Input::CallStarted { id: *self.calls.last().unwrap(), tool: "bash".into() }
             }
-            7 => Input::CallInput { id: some(&self.calls), input_json: "{\"a\":1}".into() },
+            7 => Input::CallCompleted { id: some(&self.calls), input_json: "{\"a\":1}".into() },
             8 | 9 => finished(),
             10 => failed(true),
             11 => Input::Rested,
