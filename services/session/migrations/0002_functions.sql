@@ -2,6 +2,9 @@
 -- only then looks at the queue and at duplicates. Under READ COMMITTED a statement
 -- that waited for the row re-reads only that row, its subselects still see the past;
 -- inside a function every statement sees what was committed before it began.
+--
+-- Names are columns (`use_column`), so that a function may return what it writes; its own
+-- parameters and variables begin with `p_` and `v_`.
 
 -- Appends one event that the database itself words, and returns it as a reader gets it.
 create function session.append(
@@ -20,6 +23,7 @@ create function session.create_session(
     p_title text, p_agent text, p_workspace text, p_metadata jsonb, p_created jsonb, p_stamp jsonb
 ) returns table (session_id text, reused boolean)
 language plpgsql as $$
+#variable_conflict use_column
 begin
     insert into session.chat_sessions
         (id, tenant_id, subject, request_id, request_digest, title, agent, workspace_id, metadata_json)
@@ -51,6 +55,7 @@ create function session.submit(
     sequence bigint, submitted_at timestamptz, events jsonb
 )
 language plpgsql as $$
+#variable_conflict use_column
 declare
     v_row    session.run_state;
     v_first  session.chat_messages;
@@ -154,6 +159,7 @@ $$;
 create function session.fire(p_session text, p_message text, p_seq bigint, p_left integer, p_stamp jsonb)
 returns jsonb
 language plpgsql as $$
+#variable_conflict use_column
 declare
     v_turn text;
 begin
@@ -174,6 +180,7 @@ returns table (
     session_id text, tenant_id text, turn_id text, epoch bigint, flush_no bigint, attempts integer
 )
 language plpgsql as $$
+#variable_conflict use_column
 begin
     -- Locked against the judge, who marks a replica dead before it takes its sessions:
     -- either it sees this claim, or the claim sees that it is dead.
@@ -203,6 +210,7 @@ returns table (
     session_id text, tenant_id text, turn_id text, epoch bigint, flush_no bigint, attempts integer, begun boolean
 )
 language plpgsql as $$
+#variable_conflict use_column
 declare
     v_row   session.run_state;
     v_begun boolean;
@@ -237,6 +245,7 @@ $$;
 create function session.flush(p_owner text, p_batch jsonb)
 returns table (session_id text, base bigint, interrupt_turn text, next_turn text, fired jsonb)
 language plpgsql as $$
+#variable_conflict use_column
 declare
     v_lease   integer[];
     v_session text[];

@@ -333,12 +333,14 @@ async fn examine(
     held
 }
 
-/// Whether Postgres objects to what we store rather than to being asked.
+/// Whether Postgres objects to what we store, so that asking again cannot help. Passing are
+/// 08, a broken connection; 40, a conflict; 53, no resources; 55, a lock; 57, a server that stops.
 fn is_about_data(error: &sqlx::Error) -> bool {
+    const PASSING: [&str; 5] = ["08", "40", "53", "55", "57"];
     match error {
         sqlx::Error::Encode(_) => true,
         sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| code.starts_with("22") || code.starts_with("23"))
+            error.code().is_some_and(|code| !PASSING.iter().any(|class| code.starts_with(class)))
         }
         _ => false,
     }
