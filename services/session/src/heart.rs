@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
-    driver,
+    driver::{self, Start},
     error::Result,
     host::{ANSWER, Host},
     ids::ReplicaId,
@@ -56,7 +56,7 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
             continue;
         }
         for peer in peers.iter().filter(|peer| peer.dead && peer.owns) {
-            if let Err(error) = take_over(&host, peer.id).await {
+            if let Err(error) = take_over(&host, peer.id, &done).await {
                 warn!(%error, replica.id = %peer.id, "cannot take over from replica {}, trying again", peer.id);
             }
         }
@@ -70,7 +70,7 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
 
 /// Brings every turn of a dead replica to its end, one session at a time. Whoever dies in
 /// the middle leaves the rest to the next.
-async fn take_over(host: &Arc<Host>, dead: ReplicaId) -> Result<()> {
+async fn take_over(host: &Arc<Host>, dead: ReplicaId, done: &CancellationToken) -> Result<()> {
     let orphans = replicas::orphans(&host.db, dead).await?;
     info!(replica.id = %dead, sessions = orphans.len(), "taking over from replica {dead}");
     for orphan in orphans {
@@ -79,7 +79,9 @@ async fn take_over(host: &Arc<Host>, dead: ReplicaId) -> Result<()> {
             continue;
         }
         match replicas::adopt(&host.db, host.replica, orphan.session_id, dead).await? {
-            Adopted::Begun(claim) => driver::bury(host.clone(), claim).await?,
+            Adopted::Begun(claim) => {
+                tokio::spawn(driver::run(host.clone(), claim, Start::Orphaned, done.clone()));
+            }
             Adopted::Ready => host.bus.publish(orphan.session_id, vec![], true),
             Adopted::Gone => {}
         }

@@ -94,7 +94,7 @@ pub fn parts(parts: Vec<InputPart>) -> Result<Vec<Part>> {
                     name: file.name,
                     media_type: file.media_type,
                     reference: file.r#ref,
-                    data: file.data.into(),
+                    data: file.data,
                 })
             }
             None => return Err(invalid(FIELD, "a part has no content")),
