@@ -12,19 +12,23 @@ use proto::session::v1::TurnView;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, info, info_span, warn};
+use tracing::{Instrument as _, info_span, warn};
 
 use crate::{
     agent::Agent,
-    error::Result,
+    error::{Error, Result},
     flusher::{Signal, Stopped, Writer},
     host::Host,
     ids::WorkspaceId,
     message::{Message, MessageStatus, Role},
-    store::{self, messages::Window, turns::Claim},
+    store::{
+        self,
+        messages::Window,
+        turns::{Claim, Context, Trace},
+    },
     turn::{Input, Step, Stop, Turn},
 };
 
@@ -34,51 +38,61 @@ const MAX_ATTEMPTS: i32 = 3;
 /// How much of the conversation is looked at.
 const HISTORY: i64 = 10_000;
 
-/// Runs a claimed turn to its end, or until the session is lost. `cut` ends it early.
-pub async fn run(host: Arc<Host>, claim: Claim, cut: CancellationToken) {
+/// How long to wait before loading is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How a turn comes to be driven.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Start {
+    /// It was claimed and is run to its end.
+    Claimed,
+    /// Its owner died: it is brought to its end where it stands. What was said and done stays.
+    Orphaned,
+}
+
+/// Drives a turn until it has ended or the session is lost. `cut` ends it early.
+pub async fn run(host: Arc<Host>, claim: Claim, start: Start, cut: CancellationToken) {
+    let id = claim.session_id;
+    let _driving = host.driven.begin(&claim);
     let span = info_span!(
         "turn",
-        session.id = %claim.session_id,
+        session.id = %id,
         turn.id = %claim.turn_id,
         tenant.id = %claim.tenant,
         otel.kind = "internal",
     );
-    let context = match store::turns::context(&host.db, claim.session_id, claim.turn_id).await {
-        Ok(context) => context,
-        Err(error) => return warn!(%error, session.id = %claim.session_id, "cannot load a turn"),
+    // A session we own and do not drive would be busy for ever, so only the end of the
+    // process ends these tries; others take over then.
+    let context = loop {
+        match store::turns::context(&host.db, id, claim.turn_id).await {
+            Ok(context) => break context,
+            Err(error) => warn!(%error, session.id = %id, "cannot load a turn, trying again"),
+        }
+        if cut.run_until_cancelled(sleep(AGAIN)).await.is_none() {
+            return;
+        }
     };
     if let Some(parent) = &context.trace_parent {
         telemetry::set_parent(&span, parent);
     }
-    let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
-    async {
-        let (id, writer) = (claim.session_id, host.flusher.writer(&claim));
-        let ended = Driver::load(host, claim, caller, context, writer).await;
-        let ended = match ended {
-            Ok(driver) => driver.drive(cut).await,
-            Err(error) => return warn!(%error, "cannot load a turn of session {id}"),
+    let drive = async {
+        let driver = loop {
+            match Driver::load(&host, &claim, &context).await {
+                Ok(driver) => break driver,
+                Err(Error::Database(error)) => {
+                    warn!(%error, "cannot load session {id}, trying again")
+                }
+                Err(error) => return moves::refuse(&host, &claim, context.view.0, &error).await,
+            }
+            if cut.run_until_cancelled(sleep(AGAIN)).await.is_none() {
+                return Ok(());
+            }
         };
-        if let Err(stopped) = ended {
-            warn!(%stopped, "a turn of session {id} ended early");
-        }
+        driver.drive(start, cut).await
+    };
+    if let Err(stopped) = drive.instrument(span).await {
+        warn!(%stopped, session.id = %id, "a turn of session {id} ended early");
     }
-    .instrument(span)
-    .await;
-}
-
-/// Brings the turn of a dead owner to its end: what was said and done stays.
-pub async fn bury(host: Arc<Host>, claim: Claim) -> Result<()> {
-    let context = store::turns::context(&host.db, claim.session_id, claim.turn_id).await?;
-    let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
-    let writer = host.flusher.writer(&claim);
-    let mut driver = Driver::load(host, claim, caller, context, writer).await?;
-    let id = driver.claim.session_id;
-    info!(session.id = %id, turn.id = %driver.claim.turn_id, "ending a turn of session {id} whose host is gone");
-    let (inputs, _) = mpsc::channel(1);
-    if let Err(stopped) = driver.take(Input::Stopped(Stop::HostRestart), &inputs).await {
-        warn!(%stopped, session.id = %id, "cannot end the turn of session {id}");
-    }
-    Ok(())
 }
 
 struct Driver {
@@ -96,18 +110,11 @@ struct Driver {
     tasks: JoinSet<()>,
     /// How much the last part has grown since it was stored.
     unfolded: usize,
-    trace_id: String,
-    span_id: String,
+    trace: Trace,
 }
 
 impl Driver {
-    async fn load(
-        host: Arc<Host>,
-        claim: Claim,
-        caller: Caller,
-        context: store::turns::Context,
-        writer: Writer,
-    ) -> Result<Driver> {
+    async fn load(host: &Arc<Host>, claim: &Claim, context: &Context) -> Result<Driver> {
         let mut connection = host.db.acquire().await?;
         let window = Window::Before(i64::MAX, HISTORY);
         let stored =
@@ -130,51 +137,49 @@ impl Driver {
             }
         }
         // An override holds from its message on, until another message overrides it.
-        let overridden = history.iter().rev().find_map(|message| message.metadata.agent.clone());
-        let asked = history.iter().rev().find(|message| message.turn_id == claim.turn_id);
-        let metadata = asked.map(|message| message.metadata.clone()).unwrap_or_default();
-        let agent =
-            host.agent(&claim.tenant, overridden.as_ref().unwrap_or(&context.agent)).await?;
+        let asked = history.iter().rev().filter(|message| message.role == Role::User);
+        let agent = asked.clone().find_map(|message| message.metadata.agent.as_ref());
+        let agent = host.agent(&claim.tenant, agent.unwrap_or(&context.agent)).await?;
+        let metadata = asked.clone().find(|message| message.turn_id == claim.turn_id);
+        let metadata = metadata.map(|message| message.metadata.clone()).unwrap_or_default();
         let turn = match steps.is_empty() {
             true => Turn::new(agent.limits()),
             false => Turn::restore(agent.limits(), steps),
         };
-        let (trace_id, span_id) = telemetry::traceparent()
-            .and_then(|parent| {
-                let mut fields = parent.split('-').skip(1);
-                Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
-            })
-            .unwrap_or_default();
         Ok(Driver {
+            writer: host.flusher.writer(claim),
+            host: host.clone(),
+            claim: claim.clone(),
+            caller: Caller::service(claim.tenant.clone(), context.subject.clone()),
             model: metadata.model.unwrap_or_else(|| agent.manifest.model.clone()),
             headless: metadata.headless,
             workspace_id: context.workspace_id,
-            view: context.view.0,
-            tasks: JoinSet::new(),
-            unfolded: 0,
-            host,
-            claim,
-            caller,
-            writer,
             agent,
             history,
             turn,
-            trace_id,
-            span_id,
+            view: context.view.0.clone(),
+            tasks: JoinSet::new(),
+            unfolded: 0,
+            trace: Trace::current(),
         })
     }
 
-    async fn drive(mut self, cut: CancellationToken) -> Result<(), Stopped> {
+    async fn drive(mut self, start: Start, cut: CancellationToken) -> Result<(), Stopped> {
         let (inputs, mut arriving) = mpsc::channel(256);
         let mut signals = self.writer.signals();
         let seconds = self.agent.turn_seconds();
         let deadline = Instant::now() + Duration::from_secs(seconds);
 
-        let first = match self.claim.attempts > MAX_ATTEMPTS {
-            true => Input::Stopped(Stop::Internal {
-                message: format!("the turn ended its worker {MAX_ATTEMPTS} times and is given up"),
-            }),
-            false => Input::Began {
+        let first = match start {
+            Start::Orphaned => Input::Stopped(Stop::HostRestart),
+            Start::Claimed if self.claim.attempts > MAX_ATTEMPTS => {
+                Input::Stopped(Stop::Internal {
+                    message: format!(
+                        "the turn ended its worker {MAX_ATTEMPTS} times and is given up"
+                    ),
+                })
+            }
+            Start::Claimed => Input::Began {
                 agent: self.agent.id.clone(),
                 agent_version: self.agent.version,
                 attempt: self.claim.attempts,

@@ -2,6 +2,7 @@
 
 use proto::{
     event::v1::{Event, Payload, TurnFailed},
+    session::v1::TurnView,
     tools::v1::Call,
 };
 use tokio::{sync::mpsc, time::sleep};
@@ -9,8 +10,11 @@ use tracing::{Instrument as _, warn};
 
 use super::{Driver, calls};
 use crate::{
-    flusher::Stopped,
+    error::Error,
+    flusher::{Stopped, Writer},
+    host::Host,
     ids::ToolCallId,
+    store::turns::Claim,
     time,
     turn::{Effect, Ending, Input},
     view,
@@ -53,8 +57,8 @@ impl Driver {
                 match effect {
                     Effect::Append(mut event) => {
                         event.timestamp = Some(time::to_proto(now));
-                        event.trace_id = self.trace_id.clone();
-                        event.span_id = self.span_id.clone();
+                        event.trace_id = self.trace.trace_id.clone().unwrap_or_default();
+                        event.span_id = self.trace.span_id.clone().unwrap_or_default();
                         changed |= view::apply(&mut self.view, &event);
                         self.unfolded += pending.append(*event, now);
                     }
@@ -89,11 +93,14 @@ impl Driver {
 
     /// Does what a move asks for beyond writing.
     async fn act(&mut self, action: Effect, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
+        while self.tasks.try_join_next().is_some() {}
         match action {
             Effect::OpenStep { message_id, attempt } => {
                 self.open_step(message_id, attempt, inputs).await?;
             }
             Effect::Rest(delay) => {
+                // Turns that failed together do not come back together.
+                let delay = delay.mul_f64(1.0 + rand::random::<f64>() / 4.0);
                 let inputs = inputs.clone();
                 self.writer.add(|pending| pending.show("retrying", String::new()));
                 self.tasks.spawn(async move {
@@ -163,21 +170,41 @@ impl Driver {
         self.writer.discard();
         let message = "what the turn said cannot be stored".to_owned();
         warn!(problem, session.id = %self.claim.session_id, "{message}");
-        let now = time::now();
-        let failed = Event::fact(Payload::TurnFailed(TurnFailed {
-            status: "failed".into(),
-            reason: "internal".into(),
-            message: message.clone(),
-            ..TurnFailed::default()
-        }));
-        let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
-        view::apply(&mut self.view, &failed);
-        self.writer.add(|pending| {
-            pending.append(failed, now);
-            pending.save_turn(self.claim.turn_id, &self.view);
-            pending.end(Ending::Broken { message });
-        });
-        self.writer.flush().await?;
+        end(&self.writer, &self.claim, &mut self.view, message).await?;
         Err(Stopped::Refused(problem))
     }
+}
+
+/// Ends a turn that cannot even be loaded, so that its session does not stay busy for ever.
+pub async fn refuse(
+    host: &Host,
+    claim: &Claim,
+    mut view: TurnView,
+    error: &Error,
+) -> Result<(), Stopped> {
+    let writer = host.flusher.writer(claim);
+    end(&writer, claim, &mut view, error.to_string()).await
+}
+
+async fn end(
+    writer: &Writer,
+    claim: &Claim,
+    view: &mut TurnView,
+    message: String,
+) -> Result<(), Stopped> {
+    let now = time::now();
+    let failed = Event::fact(Payload::TurnFailed(TurnFailed {
+        status: "failed".into(),
+        reason: "internal".into(),
+        message: message.clone(),
+        ..TurnFailed::default()
+    }));
+    let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
+    view::apply(view, &failed);
+    writer.add(|pending| {
+        pending.append(failed, now);
+        pending.save_turn(claim.turn_id, view);
+        pending.end(Ending::Broken { message });
+    });
+    writer.flush().await
 }
