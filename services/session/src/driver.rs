@@ -53,6 +53,7 @@ pub enum Start {
 /// Drives a turn until it has ended or the session is lost. `cut` ends it early.
 pub async fn run(host: Arc<Host>, claim: Claim, start: Start, cut: CancellationToken) {
     let id = claim.session_id;
+    let _driving = host.driven.begin(&claim);
     let span = info_span!(
         "turn",
         session.id = %id,

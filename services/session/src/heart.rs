@@ -1,6 +1,8 @@
 //! Proves that this replica lives, and takes over from those that do not.
 
 use std::{
+    collections::HashSet,
+    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -15,7 +17,7 @@ use crate::{
     driver::{self, Start},
     error::Result,
     host::{ANSWER, Host},
-    ids::ReplicaId,
+    ids::{ReplicaId, SessionId},
     judge::Judge,
     store::replicas::{self, Adopted, Orphan},
 };
@@ -27,6 +29,7 @@ const TIDY: u64 = 1000;
 /// others: it stops, and whoever runs it starts a new one.
 pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationToken) {
     let mut judge = Judge::new(Duration::from_secs_f64(host.config.lease));
+    let mut unknown = HashSet::new();
     let mut ticks = interval(Duration::from_secs_f64(host.config.heartbeat));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for beats in 1_u64.. {
@@ -60,6 +63,9 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
                 warn!(%error, replica.id = %peer.id, "cannot take over from replica {}, trying again", peer.id);
             }
         }
+        if let Err(error) = find_lost_claims(&host, &mut unknown, &done).await {
+            warn!(%error, "cannot look for claims whose answer was lost");
+        }
         if beats % TIDY == 0
             && let Err(error) = replicas::forget(&host.db).await
         {
@@ -73,6 +79,35 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
 async fn take_over(host: &Arc<Host>, dead: ReplicaId, done: &CancellationToken) -> Result<()> {
     let orphans = replicas::orphans(&host.db, dead).await?;
     info!(replica.id = %dead, sessions = orphans.len(), "taking over from replica {dead}");
+    adopt(host, dead, orphans, done).await
+}
+
+/// Finds sessions that Postgres says are ours and nobody here drives: their claim was
+/// committed and its answer lost. Seen twice, because a claim may be just on its way.
+async fn find_lost_claims(
+    host: &Arc<Host>,
+    unknown: &mut HashSet<(SessionId, i64)>,
+    done: &CancellationToken,
+) -> Result<()> {
+    let mut ours = replicas::orphans(&host.db, host.replica).await?;
+    ours.retain(|orphan| !host.driven.contains(orphan.session_id, orphan.epoch));
+    let before = mem::replace(
+        unknown,
+        ours.iter().map(|orphan| (orphan.session_id, orphan.epoch)).collect(),
+    );
+    ours.retain(|orphan| before.contains(&(orphan.session_id, orphan.epoch)));
+    if !ours.is_empty() {
+        warn!(sessions = ours.len(), "taking over sessions that were claimed without an answer");
+    }
+    adopt(host, host.replica, ours, done).await
+}
+
+async fn adopt(
+    host: &Arc<Host>,
+    dead: ReplicaId,
+    orphans: Vec<Orphan>,
+    done: &CancellationToken,
+) -> Result<()> {
     for orphan in orphans {
         // A paused owner may wake up: first it must not be able to act, then to write.
         if !raise_epoch(host, &orphan).await {
