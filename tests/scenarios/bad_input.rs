@@ -70,7 +70,7 @@ async fn bad_input_is_refused_with_a_reason_and_changes_nothing() {
         SubmitTurn an empty part => InvalidArgument REASON_INVALID_FIELD: invalid parts: a part has no content
         SubmitTurn 101 parts => InvalidArgument REASON_INVALID_FIELD: invalid parts: at most 100 parts
         SubmitTurn over 1 MiB => InvalidArgument REASON_INVALID_FIELD: invalid parts: at most 1 MiB in all
-        SubmitTurn over 4 MiB => InvalidArgument REASON_INVALID_FIELD: invalid message: Error, decoded message length too large: found 4194353 bytes, the limit is: 4194304 bytes
+        SubmitTurn over 4 MiB => InvalidArgument REASON_INVALID_FIELD: invalid message: decoded message length too large: found 4194353 bytes, the limit is: 4194304 bytes
         SubmitTurn NUL => InvalidArgument REASON_INVALID_FIELD: invalid parts: must not contain NUL
         SubmitTurn unknown agent => NotFound REASON_AGENT_NOT_FOUND: agent nobody not found
         SubmitTurn malformed metadata => InvalidArgument REASON_INVALID_FIELD: invalid metadata_json: is not JSON: EOF while parsing an object at line 1 column 1

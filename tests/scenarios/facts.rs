@@ -1,7 +1,7 @@
 use std::{fs, path::Path};
 
 use jsonschema::Validator;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::World;
 
 const SCRIPT: &str = r#"think I could use a tool.
@@ -63,8 +63,21 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
                 let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
                 assert_eq!(errors, [""; 0], "{document:#}");
             }
+            // A schema that takes everything would prove nothing.
+            for wrong in [json!({}), with_a_wrong_time(documents[0].clone())] {
+                assert!(!validator.is_valid(&wrong), "the {schema} schema takes {wrong:#}");
+            }
         }
     }
+}
+
+fn with_a_wrong_time(mut document: Value) -> Value {
+    for field in ["timestamp", "updatedAt"] {
+        if let Some(time) = document.get_mut(field) {
+            *time = json!("yesterday");
+        }
+    }
+    document
 }
 
 /// Our own schema, and the published one that it must never contradict where there is a copy.
