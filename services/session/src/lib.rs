@@ -20,6 +20,7 @@ mod driven;
 mod host;
 mod driver;
 mod worker;
+mod recovery;
 mod heart;
 mod reader;
 mod api;
