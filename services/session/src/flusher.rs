@@ -7,6 +7,8 @@
 
 mod commit;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},

@@ -129,3 +129,6 @@ impl Drop for Listener {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -27,6 +27,8 @@ mod api;
 mod error;
 mod config;
 mod serve;
+#[cfg(test)]
+mod testing;
 
 pub use config::{Command, Config};
 pub use serve::{migrate, mint_key, serve};

@@ -303,3 +303,6 @@ fn grow(last: &mut Event, next: &Event) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;
