@@ -1,1 +1,24 @@
-//! Placeholder.
+//! The system from outside: what a product team sees of it, and the verbs that the
+//! scenarios are written in.
+//!
+//! A [`World`] is a whole Windlass of real processes. A [`Client`] calls it as anybody
+//! would, and a [`Session`] is one conversation of that client's. Whatever goes wrong in
+//! a verb fails the test that used it; calls that should fail go through the generated clients.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod world;
+mod client;
+mod session;
+mod events;
+mod contract;
+mod collector;
+mod explain;
+
+pub use client::{Calls, Client};
+pub use collector::{Collector, Span};
+pub use contract::{Method, methods};
+pub use events::{Events, text_of};
+pub use explain::{explain, reason};
+pub use session::{Session, request_id, says};
+pub use world::World;

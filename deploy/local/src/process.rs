@@ -58,6 +58,8 @@ impl Process {
         farewell: Signal,
         mut command: Command,
     ) -> Result<Process> {
+        // A log is about one run, and survives restarts within it.
+        fs::remove_file(log).ok();
         let file = File::options()
             .create(true)
             .append(true)

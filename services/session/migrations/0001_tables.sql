@@ -69,12 +69,14 @@ create table session.run_state
     queued         integer not null default 0 check (queued >= 0),
 
     check ((owner is not null) = (status in ('busy', 'retrying'))),
-    check ((active_turn is null) = (status in ('idle', 'error')))
+    check ((active_turn is null) = (status in ('idle', 'error'))),
+
+    -- Nothing waits behind nothing: who ends a turn lets the next one go.
+    check (status <> 'idle' or queued = 0)
 ) with (fillfactor = 50);
 
 create index run_state_ready on session.run_state (session_id) where status = 'ready';
 create index run_state_owned on session.run_state (owner) where owner is not null;
-create index run_state_stranded on session.run_state (session_id) where status = 'idle' and queued > 0;
 
 -- What happened, in order. Rows are inserted and never changed. Only functions that
 -- hold the session's `run_state` row write here, which is why there is no foreign key

@@ -12,7 +12,6 @@ mod turns;
 
 use std::sync::Arc;
 
-use chassis::telemetry;
 use proto::{
     event::v1::RareIds,
     session::v1::{
@@ -24,7 +23,12 @@ use proto::{
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-use crate::{host::Host, hub::Hub, ids::ReplicaId, store::turns::Stamp};
+use crate::{
+    host::Host,
+    hub::Hub,
+    ids::ReplicaId,
+    store::turns::{Stamp, Trace},
+};
 
 /// Every call reads the same way: decode, check, load or store, encode.
 #[derive(Clone)]
@@ -47,12 +51,9 @@ pub fn routes(host: Arc<Host>, hub: Hub, stop: CancellationToken) -> Routes {
 
 /// Who writes the events of the current call.
 fn stamp(replica: ReplicaId) -> Stamp {
-    let parent = telemetry::traceparent();
-    let mut fields = parent.as_deref().into_iter().flat_map(|parent| parent.split('-').skip(1));
     Stamp {
         runtime_id: replica,
-        trace_id: fields.next().map(str::to_owned),
-        span_id: fields.next().map(str::to_owned),
+        trace: Trace::current(),
         ids: RareIds {
             request_id: chassis::request_id().map(|id| id.as_str().to_owned()).unwrap_or_default(),
             ..RareIds::default()

@@ -1,37 +1,35 @@
 //! Runs one turn: feeds the machine what happens and does what it asks.
 
-mod calls;
+mod moves;
+mod step;
 mod model;
+mod calls;
 
 use std::{sync::Arc, time::Duration};
 
 use chassis::{Caller, telemetry};
-use proto::{
-    event::v1::{Event, ModelRequested, Payload, TurnFailed},
-    models::v1 as models,
-    session::v1::TurnView,
-    tools::v1::Tool,
-};
+use proto::session::v1::TurnView;
 use tokio::{
     sync::mpsc,
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{Instrument as _, info, info_span, warn};
+use tracing::{Instrument as _, info_span, warn};
 
 use crate::{
     agent::Agent,
-    error::Result,
+    error::{Error, Result},
     flusher::{Signal, Stopped, Writer},
     host::Host,
-    ids::{MessageId, ToolCallId, WorkspaceId},
-    message::{Message, MessageStatus, Metadata, Role},
-    prompt::{self, System},
-    store::{self, messages::Window, turns::Claim},
-    time,
-    turn::{Effect, Ending, Failure, Input, Step, Stop, Turn},
-    view,
+    ids::WorkspaceId,
+    message::{Message, MessageStatus, Role},
+    store::{
+        self,
+        messages::Window,
+        turns::{Claim, Context, Trace},
+    },
+    turn::{Input, Step, Stop, Turn},
 };
 
 /// How many claims a turn survives that ended with its worker.
@@ -40,57 +38,61 @@ const MAX_ATTEMPTS: i32 = 3;
 /// How much of the conversation is looked at.
 const HISTORY: i64 = 10_000;
 
-/// A text that grows is stored whole every so many bytes; in between, the log has it.
-const FOLD_BYTES: usize = 16 * 1024;
+/// How long to wait before loading is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
 
-/// How far a turn may run ahead of what is committed.
-const AHEAD_BYTES: usize = 256 * 1024;
+/// How a turn comes to be driven.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Start {
+    /// It was claimed and is run to its end.
+    Claimed,
+    /// Its owner died: it is brought to its end where it stands. What was said and done stays.
+    Orphaned,
+}
 
-/// Runs a claimed turn to its end, or until the session is lost. `cut` ends it early.
-pub async fn run(host: Arc<Host>, claim: Claim, cut: CancellationToken) {
+/// Drives a turn until it has ended or the session is lost. `cut` ends it early.
+pub async fn run(host: Arc<Host>, claim: Claim, start: Start, cut: CancellationToken) {
+    let id = claim.session_id;
+    let _driving = host.driven.begin(&claim);
     let span = info_span!(
         "turn",
-        session.id = %claim.session_id,
+        session.id = %id,
         turn.id = %claim.turn_id,
         tenant.id = %claim.tenant,
         otel.kind = "internal",
     );
-    let context = match store::turns::context(&host.db, claim.session_id, claim.turn_id).await {
-        Ok(context) => context,
-        Err(error) => return warn!(%error, session.id = %claim.session_id, "cannot load a turn"),
+    // A session we own and do not drive would be busy for ever, so only the end of the
+    // process ends these tries; others take over then.
+    let context = loop {
+        match store::turns::context(&host.db, id, claim.turn_id).await {
+            Ok(context) => break context,
+            Err(error) => warn!(%error, session.id = %id, "cannot load a turn, trying again"),
+        }
+        if cut.run_until_cancelled(sleep(AGAIN)).await.is_none() {
+            return;
+        }
     };
     if let Some(parent) = &context.trace_parent {
         telemetry::set_parent(&span, parent);
     }
-    let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
-    async {
-        let (id, writer) = (claim.session_id, host.flusher.writer(&claim));
-        let ended = Driver::load(host, claim, caller, context, writer).await;
-        let ended = match ended {
-            Ok(driver) => driver.drive(cut).await,
-            Err(error) => return warn!(%error, "cannot load a turn of session {id}"),
+    let drive = async {
+        let driver = loop {
+            match Driver::load(&host, &claim, &context).await {
+                Ok(driver) => break driver,
+                Err(Error::Database(error)) => {
+                    warn!(%error, "cannot load session {id}, trying again")
+                }
+                Err(error) => return moves::refuse(&host, &claim, context.view.0, &error).await,
+            }
+            if cut.run_until_cancelled(sleep(AGAIN)).await.is_none() {
+                return Ok(());
+            }
         };
-        if let Err(stopped) = ended {
-            warn!(%stopped, "a turn of session {id} ended early");
-        }
+        driver.drive(start, cut).await
+    };
+    if let Err(stopped) = drive.instrument(span).await {
+        warn!(%stopped, session.id = %id, "a turn of session {id} ended early");
     }
-    .instrument(span)
-    .await;
-}
-
-/// Brings the turn of a dead owner to its end: what was said and done stays.
-pub async fn bury(host: Arc<Host>, claim: Claim) -> Result<()> {
-    let context = store::turns::context(&host.db, claim.session_id, claim.turn_id).await?;
-    let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
-    let writer = host.flusher.writer(&claim);
-    let mut driver = Driver::load(host, claim, caller, context, writer).await?;
-    let id = driver.claim.session_id;
-    info!(session.id = %id, turn.id = %driver.claim.turn_id, "ending a turn of session {id} whose host is gone");
-    let (inputs, _) = mpsc::channel(1);
-    if let Err(stopped) = driver.take(Input::Stopped(Stop::HostRestart), &inputs).await {
-        warn!(%stopped, session.id = %id, "cannot end the turn of session {id}");
-    }
-    Ok(())
 }
 
 struct Driver {
@@ -108,18 +110,11 @@ struct Driver {
     tasks: JoinSet<()>,
     /// How much the last part has grown since it was stored.
     unfolded: usize,
-    trace_id: String,
-    span_id: String,
+    trace: Trace,
 }
 
 impl Driver {
-    async fn load(
-        host: Arc<Host>,
-        claim: Claim,
-        caller: Caller,
-        context: store::turns::Context,
-        writer: Writer,
-    ) -> Result<Driver> {
+    async fn load(host: &Arc<Host>, claim: &Claim, context: &Context) -> Result<Driver> {
         let mut connection = host.db.acquire().await?;
         let window = Window::Before(i64::MAX, HISTORY);
         let stored =
@@ -142,51 +137,49 @@ impl Driver {
             }
         }
         // An override holds from its message on, until another message overrides it.
-        let overridden = history.iter().rev().find_map(|message| message.metadata.agent.clone());
-        let asked = history.iter().rev().find(|message| message.turn_id == claim.turn_id);
-        let metadata = asked.map(|message| message.metadata.clone()).unwrap_or_default();
-        let agent =
-            host.agent(&claim.tenant, overridden.as_ref().unwrap_or(&context.agent)).await?;
+        let asked = history.iter().rev().filter(|message| message.role == Role::User);
+        let agent = asked.clone().find_map(|message| message.metadata.agent.as_ref());
+        let agent = host.agent(&claim.tenant, agent.unwrap_or(&context.agent)).await?;
+        let metadata = asked.clone().find(|message| message.turn_id == claim.turn_id);
+        let metadata = metadata.map(|message| message.metadata.clone()).unwrap_or_default();
         let turn = match steps.is_empty() {
             true => Turn::new(agent.limits()),
             false => Turn::restore(agent.limits(), steps),
         };
-        let (trace_id, span_id) = telemetry::traceparent()
-            .and_then(|parent| {
-                let mut fields = parent.split('-').skip(1);
-                Some((fields.next()?.to_owned(), fields.next()?.to_owned()))
-            })
-            .unwrap_or_default();
         Ok(Driver {
+            writer: host.flusher.writer(claim),
+            host: host.clone(),
+            claim: claim.clone(),
+            caller: Caller::service(claim.tenant.clone(), context.subject.clone()),
             model: metadata.model.unwrap_or_else(|| agent.manifest.model.clone()),
             headless: metadata.headless,
             workspace_id: context.workspace_id,
-            view: context.view.0,
-            tasks: JoinSet::new(),
-            unfolded: 0,
-            host,
-            claim,
-            caller,
-            writer,
             agent,
             history,
             turn,
-            trace_id,
-            span_id,
+            view: context.view.0.clone(),
+            tasks: JoinSet::new(),
+            unfolded: 0,
+            trace: Trace::current(),
         })
     }
 
-    async fn drive(mut self, cut: CancellationToken) -> Result<(), Stopped> {
+    async fn drive(mut self, start: Start, cut: CancellationToken) -> Result<(), Stopped> {
         let (inputs, mut arriving) = mpsc::channel(256);
         let mut signals = self.writer.signals();
         let seconds = self.agent.turn_seconds();
         let deadline = Instant::now() + Duration::from_secs(seconds);
 
-        let first = match self.claim.attempts > MAX_ATTEMPTS {
-            true => Input::Stopped(Stop::Internal {
-                message: format!("the turn ended its worker {MAX_ATTEMPTS} times and is given up"),
-            }),
-            false => Input::Began {
+        let first = match start {
+            Start::Orphaned => Input::Stopped(Stop::HostRestart),
+            Start::Claimed if self.claim.attempts > MAX_ATTEMPTS => {
+                Input::Stopped(Stop::Internal {
+                    message: format!(
+                        "the turn ended its worker {MAX_ATTEMPTS} times and is given up"
+                    ),
+                })
+            }
+            Start::Claimed => Input::Began {
                 agent: self.agent.id.clone(),
                 agent_version: self.agent.version,
                 attempt: self.claim.attempts,
@@ -214,267 +207,5 @@ impl Driver {
             self.take(input, &inputs).await?;
         }
         Ok(())
-    }
-
-    /// One move of the machine.
-    async fn take(&mut self, input: Input, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
-        let mut changed = false;
-        for effect in self.turn.step(input) {
-            changed |= matches!(&effect, Effect::Finish(_));
-            if let Effect::Append(event) = effect {
-                changed |= self.append(event);
-                continue;
-            }
-            if changed && matches!(effect, Effect::Execute(_) | Effect::Finish(_)) {
-                self.save_view();
-                changed = false;
-            }
-            self.perform(effect, inputs).await?;
-        }
-        if changed {
-            self.save_view();
-        }
-        // A model that is faster than Postgres waits for it.
-        if self.writer.add(|_| ()) > AHEAD_BYTES {
-            self.flush().await?;
-        }
-        Ok(())
-    }
-
-    async fn perform(
-        &mut self,
-        effect: Effect,
-        inputs: &mpsc::Sender<Input>,
-    ) -> Result<(), Stopped> {
-        match effect {
-            Effect::Append(event) => {
-                self.append(event);
-            }
-            Effect::SaveMessage => {
-                if let Some(step) = self.turn.steps().last() {
-                    let (turn_id, now) = (self.claim.turn_id, time::now());
-                    self.writer.add(|pending| pending.save_message(turn_id, step, now));
-                }
-            }
-            Effect::SavePart(index) => self.save_part(index),
-            Effect::Spend { usage, cost_micros } => {
-                self.writer.add(|pending| pending.spend(&usage, cost_micros));
-            }
-            Effect::OpenStep { message_id, attempt } => {
-                self.open_step(message_id, attempt, inputs).await?;
-            }
-            Effect::Rest(delay) => {
-                let inputs = inputs.clone();
-                self.writer.add(|pending| pending.show("retrying", String::new()));
-                self.tasks.spawn(async move {
-                    sleep(delay).await;
-                    let _ = inputs.send(Input::Rested).await;
-                });
-            }
-            Effect::Evaluate(id) => {
-                if let Some(call) = self.call(id) {
-                    let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let evaluate = calls::evaluate(host, caller, id, call, inputs.clone());
-                    self.tasks.spawn(evaluate.in_current_span());
-                }
-            }
-            Effect::Execute(id) => {
-                // Whoever takes over must know that it ran before it can have run.
-                self.flush().await?;
-                if let Some(call) = self.call(id) {
-                    let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let execute = calls::execute(host, caller, id, call, inputs.clone());
-                    self.tasks.spawn(execute.in_current_span());
-                }
-            }
-            Effect::StopAll => self.tasks.abort_all(),
-            Effect::Finish(ending) => {
-                self.writer.add(|pending| pending.end(ending));
-                self.flush().await?;
-            }
-        }
-        Ok(())
-    }
-
-    fn append(&mut self, mut event: Event) -> bool {
-        let now = time::now();
-        event.timestamp = Some(time::to_proto(now));
-        event.turn_id = self.claim.turn_id.to_string();
-        event.trace_id = self.trace_id.clone();
-        event.span_id = self.span_id.clone();
-        let changed = view::apply(&mut self.view, &event);
-        if let Some(Payload::ModelDelta(delta)) = &event.payload {
-            self.unfolded += delta.text.len();
-        }
-        self.writer.add(|pending| pending.append(event, now));
-        if self.unfolded > FOLD_BYTES
-            && let Some(step) = self.turn.steps().last()
-        {
-            self.save_part(step.parts.len() - 1);
-        }
-        changed
-    }
-
-    fn save_part(&mut self, index: usize) {
-        self.unfolded = 0;
-        if let Some(step) = self.turn.steps().last()
-            && let Some(part) = step.parts.get(index)
-        {
-            self.writer.add(|pending| pending.save_part(step.message_id, index, part));
-        }
-    }
-
-    fn save_view(&self) {
-        let status = match self.view.status.as_str() {
-            "completed" => "completed",
-            "failed" => "failed",
-            "cancelled" => "cancelled",
-            _ => "running",
-        };
-        match serde_json::to_value(&self.view) {
-            Ok(view) => {
-                self.writer.add(|pending| pending.save_turn(self.claim.turn_id, status, view));
-            }
-            Err(error) => warn!(%error, "cannot write the view of a turn"),
-        }
-    }
-
-    async fn open_step(
-        &mut self,
-        message_id: Option<MessageId>,
-        attempt: u32,
-        inputs: &mpsc::Sender<Input>,
-    ) -> Result<(), Stopped> {
-        let tools = match self.host.catalogue(&self.caller).await {
-            Ok(tools) => self.allowed(&tools),
-            Err(status) => {
-                let failure = Failure {
-                    kind: "unavailable".into(),
-                    message: format!("the tools service does not answer: {}", status.message()),
-                    transient: true,
-                    retry_after: None,
-                };
-                return Box::pin(self.take(Input::Failed(failure), inputs)).await;
-            }
-        };
-        let system = prompt::system(&self.agent, &tools);
-        let prompt = prompt::assemble(&system, &self.history, self.turn.steps(), &tools);
-        let message_id = message_id.unwrap_or_else(MessageId::new);
-        let opened = self.opened(message_id, attempt, &system, &prompt);
-        self.writer.add(|pending| pending.save_prompt(system.digest, system.text));
-        Box::pin(self.take(opened, inputs)).await?;
-        self.writer.add(|pending| pending.show("busy", String::new()));
-
-        let manifest = &self.agent.manifest;
-        let request = models::GenerateRequest {
-            session_id: self.claim.session_id.to_string(),
-            root_session_id: String::new(),
-            turn_id: self.claim.turn_id.to_string(),
-            step_id: message_id.step().to_string(),
-            prompt: Some(prompt),
-            target: Some(models::Target {
-                model: self.model.clone(),
-                profile: manifest.profile.clone(),
-                capabilities: if tools.is_empty() { vec![] } else { vec!["tools".into()] },
-            }),
-            options: Some(models::Options {
-                max_output_tokens: manifest.max_output_tokens,
-                temperature: manifest.temperature,
-                ..models::Options::default()
-            }),
-            attempt: attempt as i32,
-            budget_id: String::new(),
-        };
-        let generate =
-            model::generate(self.host.clone(), self.caller.clone(), request, inputs.clone());
-        self.tasks.spawn(generate.in_current_span());
-        Ok(())
-    }
-
-    fn opened(
-        &self,
-        message_id: MessageId,
-        attempt: u32,
-        system: &System,
-        prompt: &models::Prompt,
-    ) -> Input {
-        let manifest = &self.agent.manifest;
-        Input::StepOpened {
-            message_id,
-            request: ModelRequested {
-                message_id: message_id.to_string(),
-                model: match self.model.is_empty() {
-                    true => manifest.profile.clone(),
-                    false => self.model.clone(),
-                },
-                prompt_digest: system.digest.clone(),
-                messages: prompt.messages.len() as i32,
-                tools: prompt.tools.len() as i32,
-                attempt: attempt as i32,
-            },
-            metadata: Metadata {
-                agent: Some(self.agent.id.clone()),
-                prompt_digest: Some(system.digest.clone()),
-                ..Metadata::default()
-            },
-        }
-    }
-
-    /// The tools that exist for this agent.
-    fn allowed(&self, tools: &[Tool]) -> Vec<Tool> {
-        let names = self.agent.manifest.permissions.as_ref().map(|p| p.tools.as_slice());
-        let listed = |tool: &&Tool| match names {
-            None | Some([]) => true,
-            Some(names) => names.contains(&tool.name),
-        };
-        tools.iter().filter(listed).cloned().collect()
-    }
-
-    fn call(&self, id: ToolCallId) -> Option<proto::tools::v1::Call> {
-        let tool_use = self.turn.call(id)?;
-        let step = self.turn.steps().last()?;
-        Some(proto::tools::v1::Call {
-            session_id: self.claim.session_id.to_string(),
-            epoch: self.claim.epoch,
-            turn_id: self.claim.turn_id.to_string(),
-            step_id: step.message_id.step().to_string(),
-            tool_call_id: id.to_string(),
-            tool: tool_use.tool.clone(),
-            input_json: tool_use.input_json.clone(),
-            workspace_id: self.workspace_id.to_string(),
-            permissions: self.agent.manifest.permissions.clone(),
-            headless: self.headless,
-        })
-    }
-
-    /// Commits, and when Postgres refuses the data, ends the turn without it.
-    async fn flush(&mut self) -> Result<(), Stopped> {
-        match self.writer.flush().await {
-            Err(Stopped::Refused(problem)) => self.give_up(problem).await,
-            result => result,
-        }
-    }
-
-    async fn stopped(&mut self) -> Result<(), Stopped> {
-        self.tasks.abort_all();
-        self.flush().await
-    }
-
-    /// Ends the turn with nothing but the fact that it ended.
-    async fn give_up(&mut self, problem: String) -> Result<(), Stopped> {
-        self.tasks.abort_all();
-        self.writer.discard();
-        let message = "what the turn said cannot be stored".to_owned();
-        warn!(problem, session.id = %self.claim.session_id, "{message}");
-        self.append(Event::fact(Payload::TurnFailed(TurnFailed {
-            status: "failed".into(),
-            reason: "internal".into(),
-            message: message.clone(),
-            ..TurnFailed::default()
-        })));
-        self.save_view();
-        self.writer.add(|pending| pending.end(Ending::Broken { message }));
-        self.writer.flush().await?;
-        Err(Stopped::Refused(problem))
     }
 }

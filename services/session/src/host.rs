@@ -15,6 +15,7 @@ use crate::{
     agent::Agent,
     bus::Bus,
     config::Serve,
+    driven::Driven,
     error::{Error, Result},
     flusher::Flusher,
     ids::ReplicaId,
@@ -29,6 +30,8 @@ pub struct Host {
     pub config: Serve,
     models: Peer,
     tools: Peer,
+    /// The sessions this process owns and knows that it owns.
+    pub driven: Driven,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
 }
@@ -56,6 +59,7 @@ impl Host {
             flusher,
             models: Peer::new("models", &config.models_url, tls, auth)?,
             tools: Peer::new("tools", &config.tools_url, tls, auth)?,
+            driven: Driven::default(),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
             config: config.clone(),

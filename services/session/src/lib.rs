@@ -16,6 +16,7 @@ mod store;
 mod bus;
 mod flusher;
 mod hub;
+mod driven;
 mod host;
 mod driver;
 mod worker;

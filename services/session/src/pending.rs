@@ -1,12 +1,14 @@
 //! What a session has to say that is not committed yet, and how it merges. No I/O.
 
 use jiff::Timestamp;
-use proto::event::v1::{Event, Payload, RareIds, SCHEMA_VERSION, Usage};
+use proto::{
+    event::v1::{Event, Payload, RareIds, SCHEMA_VERSION, Usage},
+    session::v1::TurnView,
+};
 use serde_json::value::RawValue;
 
 use crate::{
-    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
-    message::Part,
+    ids::{PartId, ReplicaId, SessionId, TurnId},
     store::flush::{self, Batch, Lease},
     time,
     turn::{Ending, Step},
@@ -48,16 +50,18 @@ impl Pending {
     }
 
     /// Adds an event, or lets the last one grow: deltas of one part that nobody has seen
-    /// yet are one delta.
-    pub fn append(&mut self, event: Event, now: Timestamp) {
-        self.bytes += text_of(&event).map_or(64, str::len);
+    /// yet are one delta. Returns by how much a part's text grew.
+    pub fn append(&mut self, event: Event, now: Timestamp) -> usize {
+        let grown = text_of(&event).map_or(0, str::len);
+        self.bytes += size(&event).max(64);
         if self.events.len() > self.settled
             && let Some((last, _)) = self.events.last_mut()
             && grow(last, &event)
         {
-            return;
+            return grown;
         }
         self.events.push((event, now));
+        grown
     }
 
     pub fn save_message(&mut self, turn_id: TurnId, step: &Step, now: Timestamp) {
@@ -80,7 +84,9 @@ impl Pending {
         });
     }
 
-    pub fn save_part(&mut self, message_id: MessageId, index: usize, part: &Part) {
+    pub fn save_part(&mut self, step: &Step, index: usize) {
+        let Some(part) = step.parts.get(index) else { return };
+        let message_id = step.message_id;
         self.settled = self.events.len();
         let row = flush::Part {
             lease: 0,
@@ -101,8 +107,14 @@ impl Pending {
         self.prompts.push(flush::Prompt { lease: 0, digest, body });
     }
 
-    pub fn save_turn(&mut self, id: TurnId, status: &'static str, view: serde_json::Value) {
-        self.turn = Some(flush::Turn { lease: 0, id, status, view });
+    pub fn save_turn(&mut self, id: TurnId, view: &TurnView) {
+        let status = match view.status.as_str() {
+            "completed" => "completed",
+            "failed" => "failed",
+            "cancelled" => "cancelled",
+            _ => "running",
+        };
+        self.turn = Some(flush::Turn { lease: 0, id, status, view: view.clone() });
     }
 
     pub fn spend(&mut self, usage: &Usage, cost_micros: i64) {
@@ -145,7 +157,7 @@ impl Pending {
             .prompts
             .extend(self.prompts.iter().cloned().map(|row| flush::Prompt { lease, ..row }));
         batch.turns.extend(self.turn.iter().cloned().map(|row| flush::Turn { lease, ..row }));
-        batch.sums.extend(self.sum.iter().cloned().map(|row| flush::Sum { lease, ..row }));
+        batch.sums.extend(self.sum.iter().map(|row| flush::Sum { lease, ..*row }));
         batch.leases.push(Lease {
             lease,
             session_id: owner.session_id,
@@ -236,8 +248,16 @@ fn text_of(event: &Event) -> Option<&str> {
     match event.payload.as_ref()? {
         Payload::ModelDelta(delta) => Some(&delta.text),
         Payload::ReasoningDelta(delta) => Some(&delta.text),
-        Payload::ToolProgress(progress) => Some(&progress.text),
         _ => None,
+    }
+}
+
+/// Roughly what an event costs to hold.
+fn size(event: &Event) -> usize {
+    match event.payload.as_ref() {
+        Some(Payload::ToolProgress(progress)) => progress.text.len(),
+        Some(Payload::ToolResult(result)) => result.data_json.len(),
+        _ => text_of(event).map_or(0, str::len),
     }
 }
 

@@ -74,7 +74,7 @@ fn user(parts: &[Part]) -> models::Message {
         .filter_map(|part| match part {
             Part::Text(text) => Some(models::content::Kind::Text(text.text.clone())),
             Part::File(file) if file.media_type.starts_with("image/") && !file.data.is_empty() => {
-                let (media_type, data) = (file.media_type.clone(), file.data.clone().into());
+                let (media_type, data) = (file.media_type.clone(), file.data.clone());
                 Some(models::content::Kind::Image(models::Image { media_type, data }))
             }
             Part::File(file) => Some(models::content::Kind::Text(format!(

@@ -9,7 +9,12 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
-use crate::{driver, host::Host, ids::SessionId, store};
+use crate::{
+    driver::{self, Start},
+    host::Host,
+    ids::SessionId,
+    store,
+};
 
 /// A wake-up that was lost costs this long.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -75,7 +80,7 @@ async fn claim(host: &Arc<Host>, turns: &TaskTracker, cut: &CancellationToken) {
             Ok(claims) => {
                 for claim in claims {
                     let permit = room.clone().try_acquire_owned();
-                    let run = driver::run(host.clone(), claim, cut.clone());
+                    let run = driver::run(host.clone(), claim, Start::Claimed, cut.clone());
                     turns.spawn(async move {
                         run.await;
                         drop(permit);

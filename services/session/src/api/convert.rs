@@ -148,7 +148,7 @@ fn content(part: Part) -> pb::part::Content {
             name: file.name,
             media_type: file.media_type,
             r#ref: file.reference,
-            data: file.data.into(),
+            data: file.data,
         }),
         Part::Data { data, .. } => pb::part::Content::DataJson(data.to_string()),
     }

@@ -71,7 +71,7 @@ async fn listen(
             }
             Some(Item::ToolCallCompleted(completed)) => match calls.get(&completed.index) {
                 Some(id) => {
-                    Input::CallInput { id: *id, input_json: without_nul(completed.input_json) }
+                    Input::CallCompleted { id: *id, input_json: without_nul(completed.input_json) }
                 }
                 None => continue,
             },

@@ -22,7 +22,7 @@ use crate::{
     store::{
         events,
         flush::{self, Answer, Batch},
-        turns::Stamp,
+        turns::{Stamp, Trace},
     },
 };
 
@@ -245,7 +245,7 @@ async fn commit(
 
 fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch, serde_json::Error> {
     let ids = RareIds::default();
-    let stamp = Stamp { runtime_id: replica, trace_id: None, span_id: None, ids };
+    let stamp = Stamp { runtime_id: replica, trace: Trace::default(), ids };
     let mut batch = Batch {
         stamp,
         leases: vec![],

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use proto::event::v1::RareIds;
+use proto::{event::v1::RareIds, session::v1::TurnView};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use sqlx::{PgPool, types::Json};
@@ -107,10 +107,10 @@ pub struct Turn {
     pub lease: usize,
     pub id: TurnId,
     pub status: &'static str,
-    pub view: Value,
+    pub view: TurnView,
 }
 
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Sum {
     pub lease: usize,
     pub input_tokens: i64,

@@ -1,4 +1,4 @@
-use chassis::Tenant;
+use chassis::{Tenant, telemetry};
 use jiff_sqlx::Timestamp as Time;
 use proto::{
     event::v1::{Event, RareIds},
@@ -19,9 +19,25 @@ use crate::{
 #[derive(Debug, Clone, Serialize)]
 pub struct Stamp {
     pub runtime_id: ReplicaId,
+    #[serde(flatten)]
+    pub trace: Trace,
+    pub ids: RareIds,
+}
+
+/// The trace and the span under which something is written.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Trace {
     pub trace_id: Option<String>,
     pub span_id: Option<String>,
-    pub ids: RareIds,
+}
+
+impl Trace {
+    pub fn current() -> Trace {
+        let parent = telemetry::traceparent();
+        let mut fields = parent.as_deref().into_iter().flat_map(|parent| parent.split('-').skip(1));
+        let mut field = || fields.next().map(str::to_owned);
+        Trace { trace_id: field(), span_id: field() }
+    }
 }
 
 #[derive(Debug)]

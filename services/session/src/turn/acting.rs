@@ -5,7 +5,7 @@ use proto::event::v1::{Payload, ToolFailed, ToolMetadata, ToolResult};
 use super::{Call, Decision, Effect, Input, Outcome, Phase, Progress, Turn};
 use crate::{
     ids::ToolCallId,
-    message::{MessageStatus, Part, ToolState},
+    message::{Part, ToolState},
 };
 
 impl Turn {
@@ -31,7 +31,7 @@ impl Turn {
             Input::Evaluated { id, decision, facts, input_json } => {
                 for mut fact in facts {
                     fact.tool_call_id = id.to_string();
-                    effects.push(Effect::Append(self.in_step(fact)));
+                    effects.push(Effect::Append(Box::new(self.in_step(fact))));
                 }
                 if self.progress(id) != Some(Progress::Evaluating) {
                     return;
@@ -50,14 +50,14 @@ impl Turn {
             }
             Input::ToolFact { id, mut fact } => {
                 fact.tool_call_id = id.to_string();
-                effects.push(Effect::Append(self.in_step(fact)));
+                effects.push(Effect::Append(Box::new(self.in_step(fact))));
             }
             Input::ToolEnded { id, outcome } if self.progress(id) == Some(Progress::Running) => {
                 self.settle(id, outcome, effects);
                 self.act_on(effects);
             }
             // What the model's stream still had to say about itself.
-            Input::Fact(fact) => effects.push(Effect::Append(self.in_step(fact))),
+            Input::Fact(fact) => effects.push(Effect::Append(Box::new(self.in_step(fact)))),
             _ => {}
         }
     }
@@ -105,7 +105,7 @@ impl Turn {
         }
     }
 
-    fn settle(&mut self, id: ToolCallId, outcome: Outcome, effects: &mut Vec<Effect>) {
+    pub(super) fn settle(&mut self, id: ToolCallId, outcome: Outcome, effects: &mut Vec<Effect>) {
         let Some((index, tool_use)) = self.call_mut(id) else { return };
         let payload = match outcome {
             Outcome::Result { data_json, metadata } => {
@@ -124,41 +124,6 @@ impl Turn {
         effects.push(self.append_call(id, payload));
         effects.push(Effect::SavePart(index));
         self.set_progress(id, Progress::Done);
-    }
-
-    /// Leaves nothing open: half a text is closed, calls that did not end are errors.
-    pub(super) fn freeze(&mut self, status: &str, reason: &str, effects: &mut Vec<Effect>) {
-        if self.steps.is_empty() {
-            return;
-        }
-        self.close_part(effects);
-        let aborted = match reason {
-            "host_restart" => ("aborted by host restart", "host_restart"),
-            "interrupted" => ("aborted by the user", "aborted"),
-            _ => ("aborted because the turn ended", "aborted"),
-        };
-        let open: Vec<ToolCallId> = self
-            .last_step()
-            .parts
-            .iter()
-            .filter_map(|part| match part {
-                Part::Tool(tool_use) if !tool_use.state.is_over() => Some(tool_use.tool_call_id),
-                _ => None,
-            })
-            .collect();
-        for id in open {
-            let (text, kind) = (aborted.0.to_owned(), aborted.1.to_owned());
-            let metadata = ToolMetadata::default();
-            self.settle(id, Outcome::Error { text, kind, metadata }, effects);
-        }
-        let step = self.last_step();
-        if step.status == MessageStatus::Streaming {
-            step.status = match status {
-                "cancelled" => MessageStatus::Cancelled,
-                _ => MessageStatus::Failed,
-            };
-            effects.push(Effect::SaveMessage);
-        }
     }
 
     fn progress(&self, id: ToolCallId) -> Option<Progress> {

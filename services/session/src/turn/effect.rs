@@ -8,10 +8,11 @@ use crate::ids::{MessageId, ToolCallId};
 #[derive(Debug, Clone, PartialEq)]
 pub enum Effect {
     /// Put this on record; ids of session and turn are filled in later.
-    Append(Event),
+    Append(Box<Event>),
     /// Store the last step's message as it is now.
     SaveMessage,
-    /// Store this part of the last step as it is now.
+    /// Store this part of the last step as it is after the move. So it follows the deltas of
+    /// the move: a part that holds a text which is appended after it would say it twice.
     SavePart(usize),
     /// Add to the session's sums.
     Spend { usage: Usage, cost_micros: i64 },

@@ -22,7 +22,7 @@ pub enum Input {
     /// The model begins to call a tool.
     CallStarted { id: ToolCallId, tool: String },
     /// The input of the call is complete.
-    CallInput { id: ToolCallId, input_json: String },
+    CallCompleted { id: ToolCallId, input_json: String },
     /// The model is done with this step.
     Finished(Finished),
     /// The model failed.

@@ -24,7 +24,7 @@ say I'll write it down and count.
 call bash {"command": "printf 'rope around the drum\\none turn, and then another\\nthe anchor rises\\n' | tee haiku.txt; wc -w < haiku.txt"}
 ---
 pace 30ms
-say Done: haiku.txt is in the workspace. The tool said: {{tool_result}}
+say Done: haiku.txt is in the workspace. I was told {{tool_result}}
 "#;
 
 /// Long enough for a debug build on a busy machine.

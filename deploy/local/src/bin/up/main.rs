@@ -76,7 +76,8 @@ impl Up {
         remember(dir, &running)?;
 
         let client = Client::connect(&mut fleet, &dir.join("key")).await?;
-        demo::run(&client).await.context("the demo turn failed")?;
+        let logs = || format!("the demo turn failed; the logs are in {}", dir.display());
+        demo::run(&client).await.with_context(logs)?;
         let mut up = Up { fleet, servers };
         up.invite(client.key());
         Ok(up)

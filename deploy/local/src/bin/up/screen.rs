@@ -9,6 +9,8 @@ use proto::event::v1::{SandboxApplied, TurnCompleted, event::Payload};
 pub struct Screen {
     /// Whether the last line waits for more.
     open: bool,
+    /// The last decision about a tool call.
+    verdict: String,
 }
 
 impl Screen {
@@ -30,14 +32,18 @@ impl Screen {
             Payload::ToolStarted(tool) => self.says("tool", &tool.tool),
             Payload::ToolArgs(args) => self.says("input", &args.input_json),
             Payload::PermissionEvaluated(permission) => {
-                let reason = format!("{} ({})", permission.decision, permission.reason);
-                self.says("permission", &reason);
+                let verdict = format!("{} ({})", permission.decision, permission.reason);
+                // Evaluated when the model asks and again when the tool runs; news only if they differ.
+                if self.verdict != verdict {
+                    self.says("permission", &verdict);
+                    self.verdict = verdict;
+                }
             }
             Payload::SandboxApplied(sandbox) => self.says("sandbox", &describe(sandbox)),
             Payload::ToolProgress(progress) => self.stream(&progress.stream, &progress.text),
             Payload::ToolResult(result) => {
                 let took = result.metadata.as_ref().map_or(0, |metadata| metadata.duration_ms);
-                self.says("result", &format!("{} in {took} ms", result.data_json));
+                self.says("result", &format!("ended well after {took} ms"));
             }
             Payload::ToolFailed(failed) => {
                 self.says("failed", &format!("{}: {}", failed.kind, failed.error_text));

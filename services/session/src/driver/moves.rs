@@ -1,0 +1,210 @@
+//! Does what the machine asks for.
+
+use proto::{
+    event::v1::{Event, Payload, TurnFailed},
+    session::v1::TurnView,
+    tools::v1::Call,
+};
+use tokio::{sync::mpsc, time::sleep};
+use tracing::{Instrument as _, warn};
+
+use super::{Driver, calls};
+use crate::{
+    error::Error,
+    flusher::{Stopped, Writer},
+    host::Host,
+    ids::ToolCallId,
+    store::turns::Claim,
+    time,
+    turn::{Effect, Ending, Input},
+    view,
+};
+
+/// A text that grows is stored whole every so many bytes; in between, the log has it.
+const FOLD_BYTES: usize = 16 * 1024;
+
+/// How far a turn may run ahead of what is committed.
+const AHEAD_BYTES: usize = 256 * 1024;
+
+impl Driver {
+    /// One move of the machine.
+    pub(super) async fn take(
+        &mut self,
+        input: Input,
+        inputs: &mpsc::Sender<Input>,
+    ) -> Result<(), Stopped> {
+        let (actions, waiting) = self.write(input);
+        for action in actions {
+            self.act(action, inputs).await?;
+        }
+        // A model that is faster than Postgres waits for it.
+        if waiting > AHEAD_BYTES {
+            self.flush().await?;
+        }
+        Ok(())
+    }
+
+    /// Adds what a move writes, all at once, so that no commit comes between a delta and the
+    /// part that holds it. Returns what is left to do, and how much waits to be committed.
+    fn write(&mut self, input: Input) -> (Vec<Effect>, usize) {
+        let (turn_id, now) = (self.claim.turn_id, time::now());
+        let effects = self.turn.step(input);
+        let step = self.turn.steps().last();
+        let mut actions = Vec::new();
+        let mut changed = false;
+        let waiting = self.writer.add(|pending| {
+            for effect in effects {
+                match effect {
+                    Effect::Append(mut event) => {
+                        event.timestamp = Some(time::to_proto(now));
+                        event.trace_id = self.trace.trace_id.clone().unwrap_or_default();
+                        event.span_id = self.trace.span_id.clone().unwrap_or_default();
+                        changed |= view::apply(&mut self.view, &event);
+                        self.unfolded += pending.append(*event, now);
+                    }
+                    Effect::SaveMessage => {
+                        step.into_iter().for_each(|step| pending.save_message(turn_id, step, now));
+                    }
+                    Effect::SavePart(index) => {
+                        self.unfolded = 0;
+                        step.into_iter().for_each(|step| pending.save_part(step, index));
+                    }
+                    Effect::Spend { usage, cost_micros } => pending.spend(&usage, cost_micros),
+                    action => {
+                        if let Effect::Finish(ending) = &action {
+                            pending.end(ending.clone());
+                        }
+                        actions.push(action);
+                    }
+                }
+            }
+            if self.unfolded > FOLD_BYTES
+                && let Some(step) = step
+            {
+                self.unfolded = 0;
+                pending.save_part(step, step.parts.len() - 1);
+            }
+            if changed {
+                pending.save_turn(turn_id, &self.view);
+            }
+        });
+        (actions, waiting)
+    }
+
+    /// Does what a move asks for beyond writing.
+    async fn act(&mut self, action: Effect, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
+        while self.tasks.try_join_next().is_some() {}
+        match action {
+            Effect::OpenStep { message_id, attempt } => {
+                self.open_step(message_id, attempt, inputs).await?;
+            }
+            Effect::Rest(delay) => {
+                // Turns that failed together do not come back together.
+                let delay = delay.mul_f64(1.0 + rand::random::<f64>() / 4.0);
+                let inputs = inputs.clone();
+                self.writer.add(|pending| pending.show("retrying", String::new()));
+                self.tasks.spawn(async move {
+                    sleep(delay).await;
+                    let _ = inputs.send(Input::Rested).await;
+                });
+            }
+            Effect::Evaluate(id) => {
+                if let Some(call) = self.call(id) {
+                    let (host, caller) = (self.host.clone(), self.caller.clone());
+                    let evaluate = calls::evaluate(host, caller, id, call, inputs.clone());
+                    self.tasks.spawn(evaluate.in_current_span());
+                }
+            }
+            Effect::Execute(id) => {
+                // Whoever takes over must know that it ran before it can have run.
+                self.flush().await?;
+                if let Some(call) = self.call(id) {
+                    let (host, caller) = (self.host.clone(), self.caller.clone());
+                    let execute = calls::execute(host, caller, id, call, inputs.clone());
+                    self.tasks.spawn(execute.in_current_span());
+                }
+            }
+            Effect::StopAll => self.tasks.abort_all(),
+            Effect::Finish(_) => self.flush().await?,
+            Effect::Append(_)
+            | Effect::SaveMessage
+            | Effect::SavePart(_)
+            | Effect::Spend { .. } => unreachable!("written with the move"),
+        }
+        Ok(())
+    }
+
+    fn call(&self, id: ToolCallId) -> Option<Call> {
+        let tool_use = self.turn.call(id)?;
+        let step = self.turn.steps().last()?;
+        Some(Call {
+            session_id: self.claim.session_id.to_string(),
+            epoch: self.claim.epoch,
+            turn_id: self.claim.turn_id.to_string(),
+            step_id: step.message_id.step().to_string(),
+            tool_call_id: id.to_string(),
+            tool: tool_use.tool.clone(),
+            input_json: tool_use.input_json.clone(),
+            workspace_id: self.workspace_id.to_string(),
+            permissions: self.agent.manifest.permissions.clone(),
+            headless: self.headless,
+        })
+    }
+
+    /// Commits, and when Postgres refuses the data, ends the turn without it.
+    async fn flush(&mut self) -> Result<(), Stopped> {
+        match self.writer.flush().await {
+            Err(Stopped::Refused(problem)) => self.give_up(problem).await,
+            result => result,
+        }
+    }
+
+    pub(super) async fn stopped(&mut self) -> Result<(), Stopped> {
+        self.tasks.abort_all();
+        self.flush().await
+    }
+
+    /// Ends the turn with nothing but the fact that it ended.
+    async fn give_up(&mut self, problem: String) -> Result<(), Stopped> {
+        self.tasks.abort_all();
+        self.writer.discard();
+        let message = "what the turn said cannot be stored".to_owned();
+        warn!(problem, session.id = %self.claim.session_id, "{message}");
+        end(&self.writer, &self.claim, &mut self.view, message).await?;
+        Err(Stopped::Refused(problem))
+    }
+}
+
+/// Ends a turn that cannot even be loaded, so that its session does not stay busy for ever.
+pub async fn refuse(
+    host: &Host,
+    claim: &Claim,
+    mut view: TurnView,
+    error: &Error,
+) -> Result<(), Stopped> {
+    let writer = host.flusher.writer(claim);
+    end(&writer, claim, &mut view, error.to_string()).await
+}
+
+async fn end(
+    writer: &Writer,
+    claim: &Claim,
+    view: &mut TurnView,
+    message: String,
+) -> Result<(), Stopped> {
+    let now = time::now();
+    let failed = Event::fact(Payload::TurnFailed(TurnFailed {
+        status: "failed".into(),
+        reason: "internal".into(),
+        message: message.clone(),
+        ..TurnFailed::default()
+    }));
+    let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
+    view::apply(view, &failed);
+    writer.add(|pending| {
+        pending.append(failed, now);
+        pending.save_turn(claim.turn_id, view);
+        pending.end(Ending::Broken { message });
+    });
+    writer.flush().await
+}

@@ -1,0 +1,103 @@
+//! How a turn ends before the model is done with it.
+
+use proto::event::v1::{Payload, ToolMetadata, TurnFailed};
+
+use super::{Effect, Ending, Outcome, Phase, Stop, Turn, append};
+use crate::{
+    ids::ToolCallId,
+    message::{MessageStatus, Part},
+};
+
+impl Turn {
+    /// Freezes everything where it is: what was said stays, what runs is told to stop.
+    pub(super) fn stop(&mut self, stop: Stop, effects: &mut Vec<Effect>) {
+        let (status, reason, message, hard) = match &stop {
+            Stop::Interrupted { reason, .. } if reason.is_empty() => {
+                ("cancelled", "interrupted", "the turn was interrupted".to_owned(), false)
+            }
+            Stop::Interrupted { reason, .. } => ("cancelled", "interrupted", reason.clone(), false),
+            Stop::HostRestart => (
+                "failed",
+                "host_restart",
+                "the host restarted while the turn ran; what it said and did is kept, send a message to go on"
+                    .to_owned(),
+                false,
+            ),
+            Stop::Timeout { seconds } => (
+                "failed",
+                "limit",
+                format!("the turn ran longer than its limit of {seconds} s"),
+                true,
+            ),
+            Stop::Internal { message } => ("failed", "internal", message.clone(), true),
+        };
+        let subject = match stop {
+            Stop::Interrupted { subject, .. } => subject,
+            _ => String::new(),
+        };
+        effects.push(Effect::StopAll);
+        self.end_badly(status, reason, message, subject, hard, effects);
+    }
+
+    pub(super) fn end_badly(
+        &mut self,
+        status: &str,
+        reason: &str,
+        message: String,
+        subject: String,
+        hard: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.freeze(status, reason, effects);
+        effects.push(append(Payload::TurnFailed(TurnFailed {
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.clone(),
+            subject,
+            steps: self.steps.len() as i32,
+            usage: Some(self.usage),
+            cost_micros: self.cost_micros,
+        })));
+        self.phase = Phase::Over;
+        effects.push(Effect::Finish(match (status, hard) {
+            ("cancelled", _) => Ending::Cancelled,
+            (_, true) => Ending::Broken { message },
+            (_, false) => Ending::Failed,
+        }));
+    }
+
+    /// Leaves nothing open: half a text is closed, calls that did not end are errors.
+    fn freeze(&mut self, status: &str, reason: &str, effects: &mut Vec<Effect>) {
+        if self.steps.is_empty() {
+            return;
+        }
+        self.close_part(effects);
+        let aborted = match reason {
+            "host_restart" => ("aborted by host restart", "host_restart"),
+            "interrupted" => ("aborted by the user", "aborted"),
+            _ => ("aborted because the turn ended", "aborted"),
+        };
+        let open: Vec<ToolCallId> = self
+            .last_step()
+            .parts
+            .iter()
+            .filter_map(|part| match part {
+                Part::Tool(tool_use) if !tool_use.state.is_over() => Some(tool_use.tool_call_id),
+                _ => None,
+            })
+            .collect();
+        for id in open {
+            let (text, kind) = (aborted.0.to_owned(), aborted.1.to_owned());
+            let metadata = ToolMetadata::default();
+            self.settle(id, Outcome::Error { text, kind, metadata }, effects);
+        }
+        let step = self.last_step();
+        if step.status == MessageStatus::Streaming {
+            step.status = match status {
+                "cancelled" => MessageStatus::Cancelled,
+                _ => MessageStatus::Failed,
+            };
+            effects.push(Effect::SaveMessage);
+        }
+    }
+}

@@ -1,0 +1,98 @@
+use std::{fs, path::Path};
+
+use jsonschema::Validator;
+use serde_json::{Value, json};
+use tests::World;
+
+const SCRIPT: &str = r#"think I could use a tool.
+say Let me see.
+call bash {"command": "echo found"}
+---
+say It said {{tool_result}}"#;
+
+/// Events of these belong to a turn and say so.
+const OF_A_TURN: [&str; 13] = [
+    "turn",
+    "model",
+    "reasoning",
+    "tool",
+    "action",
+    "permission",
+    "sandbox",
+    "hook",
+    "context",
+    "routing",
+    "cost",
+    "rate_limit",
+    "quota",
+];
+
+#[tokio::test]
+async fn every_fact_of_a_turn_is_joined_and_valid() {
+    let mut world = World::start().await;
+    let session = world.client("acme").await.create_session().await;
+    let seen = session.run(SCRIPT).await;
+    assert_eq!(seen.last().unwrap().r#type, "turn.completed");
+
+    let events = session.log_json().await.into_iter();
+    let events: Vec<Value> = events.map(|json| serde_json::from_str(&json).unwrap()).collect();
+    for (event, sequence) in events.iter().zip(1_i64..) {
+        assert_eq!(event["sequence"], sequence);
+        let name = event["type"].as_str().unwrap();
+        let family = name.split('.').next().unwrap();
+        let has = |id: &str| event[id].as_str().is_some_and(|id| !id.is_empty());
+        if OF_A_TURN.contains(&family) {
+            assert!(has("threadId") && has("turnId"), "{event}");
+        }
+        if family == "tool" && name != "tool.catalog.resolved" {
+            assert!(has("stepId") && has("toolCallId"), "{event}");
+        }
+    }
+    for family in ["turn", "model", "reasoning", "tool", "permission", "sandbox", "routing", "cost"]
+    {
+        let prefix = format!("{family}.");
+        let shown = events.iter().any(|event| event["type"].as_str().unwrap().starts_with(&prefix));
+        assert!(shown, "the turn has no {family} facts to check");
+    }
+
+    let snapshot: Value = serde_json::from_str(&session.snapshot().await.json).unwrap();
+    for (schema, documents) in [("event", &events[..]), ("snapshot", &[snapshot])] {
+        for validator in schemas(schema) {
+            for document in documents {
+                let errors = validator.iter_errors(document);
+                let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
+                assert_eq!(errors, [""; 0], "{document:#}");
+            }
+            // A schema that takes everything would prove nothing.
+            for wrong in [json!({}), with_a_wrong_time(documents[0].clone())] {
+                assert!(!validator.is_valid(&wrong), "the {schema} schema takes {wrong:#}");
+            }
+        }
+    }
+}
+
+fn with_a_wrong_time(mut document: Value) -> Value {
+    for field in ["timestamp", "updatedAt"] {
+        if let Some(time) = document.get_mut(field) {
+            *time = json!("yesterday");
+        }
+    }
+    document
+}
+
+/// Our own schema, and the published one that it must never contradict where there is a copy.
+fn schemas(name: &str) -> Vec<Validator> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let ours = root.join(format!("proto/schemas/{name}.schema.json"));
+    let published = root.join(format!("../shared/schemas/agentruntime-{name}.schema.json"));
+    [ours, published].iter().filter_map(|path| validator(path)).collect()
+}
+
+fn validator(path: &Path) -> Option<Validator> {
+    let Ok(text) = fs::read_to_string(path) else {
+        eprintln!("not checked against {}, which is not there", path.display());
+        return None;
+    };
+    let schema = serde_json::from_str(&text).unwrap();
+    Some(jsonschema::options().should_validate_formats(true).build(&schema).unwrap())
+}
