@@ -10,6 +10,9 @@ call bash {"command": "echo found"}
 ---
 say It said {{tool_result}}"#;
 
+/// A tool that does not exist, and then a provider that wants no more of us.
+const BROKEN: &str = "call nothing {}\n---\nfail auth";
+
 /// Events of these belong to a turn and say so.
 const OF_A_TURN: [&str; 13] = [
     "turn",
@@ -33,6 +36,10 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
     let session = world.client("acme").await.create_session().await;
     let seen = session.run(SCRIPT).await;
     assert_eq!(seen.last().unwrap().r#type, "turn.completed");
+    let well = session.snapshot().await.json;
+    let seen = session.run(BROKEN).await;
+    assert_eq!(seen.last().unwrap().r#type, "turn.failed");
+    let broken = session.snapshot().await.json;
 
     let events = session.log_json().await.into_iter();
     let events: Vec<Value> = events.map(|json| serde_json::from_str(&json).unwrap()).collect();
@@ -55,8 +62,8 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
         assert!(shown, "the turn has no {family} facts to check");
     }
 
-    let snapshot: Value = serde_json::from_str(&session.snapshot().await.json).unwrap();
-    for (schema, documents) in [("event", &events[..]), ("snapshot", &[snapshot])] {
+    let snapshots = [well, broken].map(|json| serde_json::from_str(&json).unwrap());
+    for (schema, documents) in [("event", &events[..]), ("snapshot", &snapshots)] {
         for validator in schemas(schema) {
             for document in documents {
                 let errors = validator.iter_errors(document);
