@@ -38,22 +38,21 @@ const LONGEST_ID: usize = 100;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
-        .add_service(chassis::service!(WorkspaceServiceServer::new(NotYet), args))
-        .add_service(chassis::service!(FileServiceServer::new(NotYet), args))
-        .add_service(chassis::service!(ProcessServiceServer::new(NotYet), args))
-        .add_service(chassis::service!(OutputServiceServer::new(NotYet), args))
-        .add_service(chassis::service!(PolicyServiceServer::new(NotYet), args))
+        .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
+        .add_service(chassis::service!(FileServiceServer::new(Later), args))
+        .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
+        .add_service(chassis::service!(OutputServiceServer::new(Later), args))
+        .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
 }
 
-/// The parts of the contract that this version only knows by name. Their generated methods
-/// answer `UNIMPLEMENTED`.
-struct NotYet;
+/// In the contract and not in this version: every call says so.
+struct Later;
 
-impl WorkspaceService for NotYet {}
-impl FileService for NotYet {}
-impl ProcessService for NotYet {}
-impl OutputService for NotYet {}
-impl PolicyService for NotYet {}
+impl WorkspaceService for Later {}
+impl FileService for Later {}
+impl ProcessService for Later {}
+impl OutputService for Later {}
+impl PolicyService for Later {}
 
 struct Api {
     db: PgPool,

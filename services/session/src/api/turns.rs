@@ -1,6 +1,6 @@
 use chassis::{auth::Kind, telemetry};
 use proto::{
-    event::v1::{Payload, TurnSubmitted},
+    event::v1::{Event, Payload, TurnSubmitted},
     session::v1::{self as pb, submit_turn_request::RunPolicy, turn_service_server::TurnService},
 };
 use tonic::{Request, Response, Status};
@@ -61,7 +61,7 @@ impl TurnService for Api {
             queue_limit: self.host.config.max_queue,
         };
         let mut turn = store::turns::submit(&self.host.db, new, &stamp(self.host.replica)).await?;
-        let ready = !turn.events.is_empty();
+        let ready = turn.events.iter().any(makes_ready);
         self.host.bus.publish(id, std::mem::take(&mut turn.events), ready);
         Ok(Response::new(convert::submitted(id, turn)))
     }
@@ -76,6 +76,15 @@ impl TurnService for Api {
         let turn_id = parse("turn_id", &request.turn_id)?;
         let turn = store::turns::get(&self.host.db, &caller.tenant, session_id, turn_id).await?;
         Ok(Response::new(pb::GetTurnResponse { turn: Some(convert::turn(session_id, turn)) }))
+    }
+}
+
+/// Whether there is a turn to claim now: this one, or one that waited before it.
+fn makes_ready(event: &Event) -> bool {
+    match &event.payload {
+        Some(Payload::TurnSubmitted(submitted)) => submitted.status == "accepted",
+        Some(Payload::QueueChanged(changed)) => changed.change == "fired",
+        _ => false,
     }
 }
 

@@ -87,13 +87,10 @@ async fn the_tree_ends_with_its_supervisor() {
     assert_still(&bench).await;
 }
 
-/// Where the service of the next test is to work.
+/// Where a process of its own, started by the next test, is to be a service.
 const WORKSPACE: &str = "SANDBOX_TEST_WORKSPACE";
 
-#[tokio::test]
-#[ignore = "a process of its own for the next test"]
-async fn a_service_that_waits() {
-    let workspace = PathBuf::from(env::var_os(WORKSPACE).unwrap());
+async fn serve(workspace: PathBuf) {
     let sandbox = Sandbox::new(init());
     let program = Program::bash(STUBBORN);
     let mut child = sandbox.spawn(&Profile::default(), &workspace, &program).await.unwrap();
@@ -102,9 +99,12 @@ async fn a_service_that_waits() {
 
 #[tokio::test]
 async fn the_tree_ends_with_its_service() {
+    if let Some(workspace) = env::var_os(WORKSPACE) {
+        return serve(workspace.into()).await;
+    }
     let bench = Bench::new();
     let mut service = Command::new(env::current_exe().unwrap())
-        .args(["--exact", "--ignored", "lifetime::a_service_that_waits"])
+        .args(["--exact", "lifetime::the_tree_ends_with_its_service"])
         .env(WORKSPACE, &bench.workspace)
         .stdout(Stdio::null())
         .spawn()
