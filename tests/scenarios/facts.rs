@@ -1,7 +1,7 @@
 use std::{fs, path::Path};
 
 use jsonschema::Validator;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tests::World;
 
 const SCRIPT: &str = r#"think I could use a tool.
@@ -9,6 +9,9 @@ say Let me see.
 call bash {"command": "echo found"}
 ---
 say It said {{tool_result}}"#;
+
+/// A tool that does not exist, and then a provider that wants no more of us.
+const BROKEN: &str = "call nothing {}\n---\nfail auth";
 
 /// Events of these belong to a turn and say so.
 const OF_A_TURN: [&str; 13] = [
@@ -33,6 +36,10 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
     let session = world.client("acme").await.create_session().await;
     let seen = session.run(SCRIPT).await;
     assert_eq!(seen.last().unwrap().r#type, "turn.completed");
+    let well = session.snapshot().await.json;
+    let seen = session.run(BROKEN).await;
+    assert_eq!(seen.last().unwrap().r#type, "turn.failed");
+    let broken = session.snapshot().await.json;
 
     let events = session.log_json().await.into_iter();
     let events: Vec<Value> = events.map(|json| serde_json::from_str(&json).unwrap()).collect();
@@ -55,16 +62,29 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
         assert!(shown, "the turn has no {family} facts to check");
     }
 
-    let snapshot: Value = serde_json::from_str(&session.snapshot().await.json).unwrap();
-    for (schema, documents) in [("event", &events[..]), ("snapshot", &[snapshot])] {
+    let snapshots = [well, broken].map(|json| serde_json::from_str(&json).unwrap());
+    for (schema, documents) in [("event", &events[..]), ("snapshot", &snapshots)] {
         for validator in schemas(schema) {
             for document in documents {
                 let errors = validator.iter_errors(document);
                 let errors: Vec<_> = errors.map(|error| error.to_string()).collect();
                 assert_eq!(errors, [""; 0], "{document:#}");
             }
+            // A schema that takes everything would prove nothing.
+            for wrong in [json!({}), with_a_wrong_time(documents[0].clone())] {
+                assert!(!validator.is_valid(&wrong), "the {schema} schema takes {wrong:#}");
+            }
         }
     }
+}
+
+fn with_a_wrong_time(mut document: Value) -> Value {
+    for field in ["timestamp", "updatedAt"] {
+        if let Some(time) = document.get_mut(field) {
+            *time = json!("yesterday");
+        }
+    }
+    document
 }
 
 /// Our own schema, and the published one that it must never contradict where there is a copy.

@@ -1,3 +1,4 @@
+use local::Service;
 use proto::{
     event::v1::Payload,
     session::v1::{subscribe_request::From, turn},
@@ -10,7 +11,9 @@ async fn submit_and_first_status() {
     let session = world.client("acme").await.create_session().await;
     let mut events = session.subscribe(From::FromStart(true)).await;
 
-    let turn = session.submit("delay 2s\nsay At last.").await;
+    // A model that is slow on any machine: it stands still until we have looked around.
+    world.fleet.get(Service::Models).pause().unwrap();
+    let turn = session.submit("delay 200ms\nsay At last.").await;
     assert_eq!(turn.status(), turn::Status::Accepted);
     let snapshot = session.snapshot().await.snapshot.unwrap();
     let log = session.log().await;
@@ -22,6 +25,7 @@ async fn submit_and_first_status() {
     let view = thread.turns.iter().find(|view| view.turn_id == turn.turn_id).unwrap();
     assert!(["preparing", "queued", "running"].contains(&view.status.as_str()), "{view:?}");
 
+    world.fleet.get(Service::Models).resume().unwrap();
     let seen = events.until_ended(&turn.turn_id).await;
     let of = |name| seen.iter().position(|event| event.r#type == name).unwrap();
     assert!(of("turn.submitted") < of("model.delta"));

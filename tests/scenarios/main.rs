@@ -6,6 +6,7 @@
 mod first_status;
 mod crash;
 mod callers;
+mod readme;
 mod trace;
 mod facts;
 mod bad_input;

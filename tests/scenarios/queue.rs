@@ -1,3 +1,4 @@
+use local::Service;
 use proto::{
     event::v1::{Event, Payload},
     session::v1::{subscribe_request::From, turn::Status},
@@ -9,7 +10,9 @@ async fn turns_submitted_while_busy_run_in_order() {
     let mut world = World::start().await;
     let session = world.client("acme").await.create_session().await;
     let mut events = session.subscribe(From::FromStart(true)).await;
-    let first = session.submit("delay 3s\nsay 0").await;
+    // The first one is busy for as long as we say, however slow this machine is.
+    world.fleet.get(Service::Models).pause().unwrap();
+    let first = session.submit("say 0").await;
 
     let mut turns = vec![first.turn_id];
     for place in 1..=3 {
@@ -25,6 +28,7 @@ async fn turns_submitted_while_busy_run_in_order() {
         session.messages().await.into_iter().filter(|message| message.queue_time.is_some());
     assert_eq!(waiting.map(|message| message.turn_id).collect::<Vec<_>>(), turns[1..]);
 
+    world.fleet.get(Service::Models).resume().unwrap();
     let seen = events.until_ended(&turns[3]).await;
     assert_eq!(text_of(&seen), "0123");
     assert_eq!(of(&seen, "turn.started"), turns);

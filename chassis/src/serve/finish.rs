@@ -43,7 +43,9 @@ fn explain(status: Status, path: &str) -> Status {
             (Reason::NotImplemented, vec![("method", method)], message)
         }
         Code::DeadlineExceeded => (Reason::DeadlineExceeded, vec![], message.to_owned()),
-        _ if is_bad_message(&status) => return crate::invalid("message", message),
+        _ if is_bad_message(&status) => {
+            return crate::invalid("message", message.trim_start_matches("Error, "));
+        }
         Code::Internal | Code::Unknown => return crate::internal(&status),
         // A failure of another service that we pass on as it is.
         _ => return status,

@@ -80,7 +80,7 @@ async fn what_does_not_exist_is_said_to_not_exist(db: PgPool) {
 async fn a_message_that_cannot_be_read_is_the_callers_fault(db: PgPool) {
     let rig = Rig::with(db, args(&["--max-message-bytes=1000"])).await;
     expect![[
-        r#"InvalidArgument REASON_INVALID_FIELD {"field": "message"}: invalid message: Error, decoded message length too large: found 2003 bytes, the limit is: 1000 bytes"#
+        r#"InvalidArgument REASON_INVALID_FIELD {"field": "message"}: invalid message: decoded message length too large: found 2003 bytes, the limit is: 1000 bytes"#
     ]]
     .assert_eq(&explain(&count(&rig, &"x".repeat(2000)).await));
 

@@ -60,8 +60,9 @@ declare
     v_row    session.run_state;
     v_first  session.chat_messages;
     v_turn   session.turn;
-    v_now    timestamptz := clock_timestamp();
+    v_now    timestamptz;
     v_seq    bigint;
+    v_rests  boolean;
     v_queued boolean;
     v_events jsonb;
     v_head   session.chat_messages;
@@ -87,12 +88,16 @@ begin
         return;
     end if;
 
-    v_queued := v_row.status not in ('idle', 'error') or v_row.queued > 0;
+    -- Asked for under the lock, so that turns are in the order in which they were let in.
+    v_now := clock_timestamp();
+    v_rests := v_row.status in ('idle', 'error');
+    v_queued := not v_rests or v_row.queued > 0;
     if v_queued and p_reject then
         return query select 'busy', v_row.active_turn, null, null, null::integer, null::bigint, null::timestamptz, null::jsonb;
         return;
     end if;
-    if v_queued and v_row.queued >= p_queue_limit then
+    -- A session that rests lets its head go, which makes room for one more.
+    if v_queued and v_row.queued >= p_queue_limit + v_rests::integer then
         return query select 'full', null, null, null, null::integer, null::bigint, null::timestamptz, null::jsonb;
         return;
     end if;
@@ -129,7 +134,7 @@ begin
     end if;
 
     -- A submission clears an error: what waited behind it goes first.
-    if v_row.status in ('idle', 'error') then
+    if v_rests then
         if v_queued then
             select * into v_head from session.chat_messages m
             where m.session_id = p_session and m.queue_rank is not null
@@ -219,6 +224,11 @@ begin
     if not found then
         return;
     end if;
+    -- From others only when they are dead, which they stay; from itself what it does not drive.
+    perform 1 from session.replica r where r.id = p_dead and r.id <> p_replica and not r.dead;
+    if found then
+        return;
+    end if;
     select * into v_row from session.run_state r
     where r.session_id = p_session and r.owner = p_dead
     for update;
@@ -243,7 +253,7 @@ $$;
 -- The batch is JSON, so that a newer server may send more than an older function reads
 -- and the other way round while a deployment rolls.
 create function session.flush(p_owner text, p_batch jsonb)
-returns table (session_id text, base bigint, interrupt_turn text, next_turn text, fired jsonb)
+returns table (lease integer, base bigint, interrupt_turn text, next_turn text, fired jsonb)
 language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -303,6 +313,8 @@ begin
         from jsonb_to_recordset(p_batch -> 'prompts') as p(lease integer, digest text, body text)
         join mine m using (lease)
         join session.chat_sessions s on s.id = m.session_id
+        -- In one order, or two flushes with the same prompts could wait for each other.
+        order by s.tenant_id, p.digest
         on conflict do nothing
     ), viewed as (
         update session.turn t
@@ -360,6 +372,6 @@ begin
         left join head on head.session_id = m.session_id
         left join fired on fired.session_id = m.session_id
         where r.session_id = m.session_id
-        returning r.session_id, m.base, r.interrupt_turn, head.turn_id, fired.event;
+        returning m.lease, m.base, r.interrupt_turn, head.turn_id, fired.event;
 end;
 $$;

@@ -169,29 +169,32 @@ async fn follow_once(
     }
 }
 
+/// Notes what is wanted before it asks for it, so that a connection that breaks in
+/// between leaves nobody out of the next one.
 async fn change(
     sink: &mut PubSubSink,
     followed: &mut HashSet<SessionId>,
     want: Want,
 ) -> RedisResult<()> {
-    match &want {
-        Want::Start(id, _) => sink.subscribe(channel(*id)).await?,
-        Want::Stop(id) => sink.unsubscribe(channel(*id)).await?,
+    match want {
+        Want::Start(id, flowing) => {
+            followed.insert(id);
+            sink.subscribe(channel(id)).await?;
+            let _ = flowing.send(());
+        }
+        Want::Stop(id) => {
+            followed.remove(&id);
+            sink.unsubscribe(channel(id)).await?;
+        }
     }
-    note(followed, want);
     Ok(())
 }
 
 fn note(followed: &mut HashSet<SessionId>, want: Want) {
     match want {
-        Want::Start(id, flowing) => {
-            followed.insert(id);
-            let _ = flowing.send(());
-        }
-        Want::Stop(id) => {
-            followed.remove(&id);
-        }
-    }
+        Want::Start(id, _) => followed.insert(id),
+        Want::Stop(id) => followed.remove(&id),
+    };
 }
 
 /// The one place that spells the channel's name.

@@ -5,7 +5,10 @@
 //! an idle server shows a delta one commit after it arrived, and a loaded one pays for
 //! hundreds of deltas with one commit. Nobody sees what a crash could take back.
 
+mod commit;
 mod shard;
+#[cfg(test)]
+mod tests;
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
@@ -70,12 +73,7 @@ impl Flusher {
         let mut hasher = DefaultHasher::new();
         claim.session_id.hash(&mut hasher);
         let shard = self.shards[hasher.finish() as usize % self.shards.len()].clone();
-        let owner = Owner {
-            session_id: claim.session_id,
-            turn_id: claim.turn_id,
-            epoch: claim.epoch,
-            flush_no: claim.flush_no,
-        };
+        let owner = Owner::from(claim);
         let signals = shard.open(owner.clone());
         Writer { shard, owner, signals }
     }

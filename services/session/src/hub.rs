@@ -40,8 +40,14 @@ pub enum Notice {
 
 #[derive(Clone)]
 pub struct Hub {
-    topics: Arc<Mutex<HashMap<SessionId, broadcast::Sender<Notice>>>>,
+    topics: Arc<Mutex<HashMap<SessionId, Topic>>>,
     wants: mpsc::UnboundedSender<Want>,
+}
+
+struct Topic {
+    notices: broadcast::Sender<Notice>,
+    /// Counted here and not by the channel, where a reader that is being dropped still counts.
+    readers: usize,
 }
 
 /// A reader's ear; gone when dropped.
@@ -66,14 +72,11 @@ impl Hub {
     pub async fn listen(&self, id: SessionId) -> Listener {
         let (notices, first) = {
             let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
-            match topics.get(&id) {
-                Some(topic) => (topic.subscribe(), false),
-                None => {
-                    let (topic, notices) = broadcast::channel(TAIL);
-                    topics.insert(id, topic);
-                    (notices, true)
-                }
-            }
+            let topic = topics
+                .entry(id)
+                .or_insert_with(|| Topic { notices: broadcast::Sender::new(TAIL), readers: 0 });
+            topic.readers += 1;
+            (topic.notices.subscribe(), topic.readers == 1)
         };
         let listener = Listener { id, notices, hub: self.clone() };
         if first {
@@ -87,7 +90,7 @@ impl Hub {
     fn tell(&self, id: SessionId, notice: Notice) {
         let topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(topic) = topics.get(&id) {
-            let _ = topic.send(notice);
+            let _ = topic.notices.send(notice);
         }
     }
 
@@ -118,9 +121,14 @@ impl Hub {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut topics = self.hub.topics.lock().unwrap_or_else(PoisonError::into_inner);
-        if topics.get(&self.id).is_some_and(|topic| topic.receiver_count() <= 1) {
+        let Some(topic) = topics.get_mut(&self.id) else { return };
+        topic.readers -= 1;
+        if topic.readers == 0 {
             topics.remove(&self.id);
             let _ = self.hub.wants.send(Want::Stop(self.id));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

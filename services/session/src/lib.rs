@@ -20,12 +20,15 @@ mod driven;
 mod host;
 mod driver;
 mod worker;
+mod recovery;
 mod heart;
 mod reader;
 mod api;
 mod error;
 mod config;
 mod serve;
+#[cfg(test)]
+mod testing;
 
 pub use config::{Command, Config};
 pub use serve::{migrate, mint_key, serve};

@@ -9,7 +9,10 @@ use serde_json::value::RawValue;
 
 use crate::{
     ids::{PartId, ReplicaId, SessionId, TurnId},
-    store::flush::{self, Batch, Lease},
+    store::{
+        flush::{self, Batch, Lease},
+        turns::Claim,
+    },
     time,
     turn::{Ending, Step},
 };
@@ -36,7 +39,10 @@ impl Pending {
         self.events.is_empty()
             && self.messages.is_empty()
             && self.parts.is_empty()
+            && self.prompts.is_empty()
             && self.turn.is_none()
+            && self.sum.is_none()
+            && self.status.is_none()
             && self.ending.is_none()
     }
 
@@ -76,7 +82,7 @@ impl Pending {
             lease: 0,
             id: step.message_id,
             turn_id,
-            ordinal: self.events.len().saturating_sub(1),
+            ordinal: self.events.len() as i64 - 1,
             status,
             synthetic: false,
             metadata,
@@ -204,6 +210,17 @@ pub struct Owner {
     pub flush_no: i64,
 }
 
+impl From<&Claim> for Owner {
+    fn from(claim: &Claim) -> Owner {
+        Owner {
+            session_id: claim.session_id,
+            turn_id: claim.turn_id,
+            epoch: claim.epoch,
+            flush_no: claim.flush_no,
+        }
+    }
+}
+
 fn event_row(
     event: &Event,
     created_at: Timestamp,
@@ -286,3 +303,6 @@ fn grow(last: &mut Event, next: &Event) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

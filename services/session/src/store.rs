@@ -9,6 +9,9 @@ pub mod sessions;
 pub mod snapshot;
 pub mod turns;
 
+#[cfg(test)]
+mod tests;
+
 use sqlx::migrate::Migrator;
 
 pub static MIGRATIONS: Migrator = sqlx::migrate!();

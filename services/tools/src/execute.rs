@@ -101,12 +101,16 @@ impl Executor {
         patience: Option<Duration>,
         facts: &Facts<'_>,
     ) -> Outcome {
+        // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
+        // a refusal is news: the call came unasked, or something changed since.
         let evaluation = evaluate(&self.catalog, call);
         let evaluated = facts::permission_evaluated(call, &evaluation);
-        facts.note(Payload::PermissionEvaluated(evaluated)).await;
         let permit = match evaluation.verdict {
             Ok(permit) => permit,
-            Err(failure) => return failure.into(),
+            Err(failure) => {
+                facts.note(Payload::PermissionEvaluated(evaluated)).await;
+                return failure.into();
+            }
         };
         let workspace = workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await;
         let workspace = workspace.inspect_err(|error| {

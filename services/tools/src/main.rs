@@ -10,5 +10,5 @@ async fn main() -> anyhow::Result<()> {
     let _telemetry = chassis::telemetry::init("tools", &config.chassis.telemetry)?;
 
     let listener = TcpListener::bind(config.listen).await?;
-    tools::serve(&config, listener, chassis::stop_signal()).await
+    tools::serve(config, listener, chassis::stop_signal()).await
 }

@@ -12,7 +12,7 @@ use crate::{Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, worksp
 
 /// Runs the service until `stop`.
 pub async fn serve(
-    config: &Config,
+    config: Config,
     listener: TcpListener,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {

@@ -110,11 +110,11 @@ pub fn parts(parts: Vec<InputPart>) -> Result<Vec<Part>> {
     }
 }
 
-/// How many rows a page has.
-pub fn page_size(asked: i32, default: i64, most: i64) -> Result<i64> {
+/// How many rows the caller wants; zero leaves it to us.
+pub fn count(field: &'static str, asked: i32, default: i64, most: i64) -> Result<i64> {
     match i64::from(asked) {
         0 => Ok(default),
-        asked if asked < 0 => Err(invalid("page_size", "must not be negative")),
+        asked if asked < 0 => Err(invalid(field, "must not be negative")),
         asked => Ok(asked.min(most)),
     }
 }

@@ -63,7 +63,7 @@ impl KeyService for Api {
     ) -> Result<Response<pb::ListKeysResponse>, Status> {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
-        let limit = check::page_size(request.page_size, 50, 200)?;
+        let limit = check::count("page_size", request.page_size, 50, 200)?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(token.parse().map_err(|_| Error::InvalidCursor("page_token"))?),

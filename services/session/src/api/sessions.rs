@@ -85,7 +85,7 @@ impl SessionService for Api {
             )
             .into());
         }
-        let limit = check::page_size(request.page_size, 50, 200)?;
+        let limit = check::count("page_size", request.page_size, 50, 200)?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(cursor(token).ok_or(Error::InvalidCursor("page_token"))?),
@@ -111,7 +111,7 @@ impl SessionService for Api {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
         let id = parse("session_id", &request.session_id)?;
-        let turns = check::page_size(request.turns, 20, 100)?;
+        let turns = check::count("turns", request.turns, 20, 100)?;
         let mut db = snapshot::one_state(&self.host.db).await?;
         let (snapshot, _) = snapshot::load(&mut db, &caller.tenant, id, turns).await?;
         let json = serde_json::to_string(&snapshot).map_err(Error::Json)?;
@@ -125,7 +125,7 @@ impl SessionService for Api {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
         let id = parse("session_id", &request.session_id)?;
-        let limit = check::page_size(request.page_size, 50, 200)?;
+        let limit = check::count("page_size", request.page_size, 50, 200)?;
         let before = match request.page_token.as_str() {
             "" => i64::MAX,
             token => token.parse().map_err(|_| Error::InvalidCursor("page_token"))?,
@@ -160,7 +160,7 @@ impl SessionService for Api {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
         let id: SessionId = parse("session_id", &request.session_id)?;
-        let limit = check::page_size(request.page_size, 200, 1000)?;
+        let limit = check::count("page_size", request.page_size, 200, 1000)?;
         if request.after_sequence < 0 {
             return Err(check::invalid("after_sequence", "must not be negative").into());
         }

@@ -30,7 +30,7 @@ impl StreamService for Api {
             )
             .into());
         }
-        let limit = check::page_size(request.messages, 0, 200)?;
+        let limit = check::count("messages", request.messages, 0, 200)?;
 
         // Whose session it is comes before listening to it; and listening before reading it.
         crate::store::sessions::get(&self.host.db, &caller.tenant, id).await?;

@@ -8,7 +8,10 @@ use sqlx::{PgPool, types::Json};
 
 use crate::{
     ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
-    store::{events, turns::Stamp},
+    store::{
+        events,
+        turns::{Stamp, Trace},
+    },
 };
 
 /// What `session.flush` takes: rows for many sessions, joined by `lease`.
@@ -22,6 +25,23 @@ pub struct Batch {
     pub prompts: Vec<Prompt>,
     pub turns: Vec<Turn>,
     pub sums: Vec<Sum>,
+}
+
+impl Batch {
+    /// A batch of this replica's with nothing in it yet.
+    pub fn new(replica: ReplicaId) -> Batch {
+        let ids = RareIds::default();
+        Batch {
+            stamp: Stamp { runtime_id: replica, trace: Trace::default(), ids },
+            leases: vec![],
+            events: vec![],
+            messages: vec![],
+            parts: vec![],
+            prompts: vec![],
+            turns: vec![],
+            sums: vec![],
+        }
+    }
 }
 
 /// One session of the batch, and the proof that it is ours.
@@ -76,7 +96,8 @@ pub struct Message {
     pub lease: usize,
     pub id: MessageId,
     pub turn_id: TurnId,
-    pub ordinal: usize,
+    /// The event of this batch that put it there; -1: the last one before.
+    pub ordinal: i64,
     pub status: &'static str,
     pub synthetic: bool,
     pub metadata: Value,
@@ -122,7 +143,7 @@ pub struct Sum {
 /// What became of one session of the batch.
 #[derive(Debug)]
 pub struct Answer {
-    pub session_id: SessionId,
+    pub lease: i32,
     /// The sequence of its first event.
     pub base: i64,
     pub interrupt_turn: Option<TurnId>,
@@ -140,7 +161,7 @@ pub async fn flush(
     sqlx::query_as!(
         Answer,
         r#"
-        select session_id as "session_id!: _", base as "base!", interrupt_turn as "interrupt_turn: _",
+        select lease as "lease!", base as "base!", interrupt_turn as "interrupt_turn: _",
                next_turn as "next_turn: _", fired as "fired: _"
         from session.flush($1, $2)
         "#,

@@ -92,9 +92,9 @@ pub async fn load(
     let mut messages = sqlx::query_as!(
         Stored,
         r#"
-        select m.id as "id: _", m.turn_id as "turn_id: _", to_jsonb(m.role) as "role!: _", m.status, m.synthetic,
-               m.position, m.metadata_json as "metadata: _", m.created_at as "created_at: _",
-               m.hidden_at as "hidden_at: _",
+        select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
+               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _",
                coalesce((
                    select jsonb_agg(jsonb_build_object(
                        'index', p.index, 'id', p.id, 'type', p.type, 'data', p.data_json,
@@ -102,11 +102,17 @@ pub async fn load(
                    from session.chat_parts p
                    where p.session_id = m.session_id and p.message_id = m.id
                ), '[]') as "parts!: _"
-        from session.chat_messages m
-        where m.session_id = $1 and (m.hidden_at is null or $2)
-          and case when $5 then m.queue_rank is not null else m.position < $3 end
+        from (
+            -- Each window has its own index, and so a branch of its own.
+            (select * from session.chat_messages
+             where not $5 and session_id = $1 and position < $3 and (hidden_at is null or $2)
+             order by position desc limit $4)
+            union all
+            (select * from session.chat_messages
+             where $5 and session_id = $1 and queue_rank is not null and (hidden_at is null or $2)
+             order by queue_rank desc limit $4)
+        ) m
         order by m.position desc, m.queue_rank desc
-        limit $4
         "#,
         session_id as _,
         include_hidden,

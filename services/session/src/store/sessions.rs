@@ -134,7 +134,7 @@ pub async fn list(
         from session.chat_sessions s
         join session.run_state r on r.session_id = s.id
         where s.tenant_id = $1 and not s.ephemeral and s.archived_at is null
-          and ($2::timestamptz is null or (s.updated_at, s.id) < ($2, $3))
+          and (s.updated_at, s.id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
         order by s.updated_at desc, s.id desc
         limit $4
         "#,

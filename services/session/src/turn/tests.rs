@@ -295,9 +295,10 @@ impl Chaos {
 
     fn watch(&mut self, turn: &Turn, effect: &Effect) {
         match effect {
-            Effect::OpenStep { message_id, .. } => {
+            Effect::OpenStep { message_id, attempt } => {
                 self.message = *message_id;
-                self.steps_opened += usize::from(message_id.is_none());
+                // A step whose first attempt failed before it had a message is the same step.
+                self.steps_opened += usize::from(message_id.is_none() && *attempt == 1);
                 if let Some(id) = message_id {
                     *self.attempts.entry(*id).or_insert(1) += 1;
                 }

@@ -13,7 +13,7 @@ async fn a_command_runs_in_the_sandbox_and_says_so_first(db: PgPool) {
     let world = World::start(db).await;
     let call = world.bash("echo hello; echo oops >&2; pwd; exit 3");
     let ended = world.execute(call.clone()).await.unwrap();
-    assert_eq!(ended.names(), ["permission.evaluated", "sandbox.applied", "tool.progress"]);
+    assert_eq!(ended.names(), ["sandbox.applied", "tool.progress"]);
     assert_eq!(ended.data(), json!({ "output": "hello\noops\n/workspace\n", "exit_code": 3 }));
     assert_eq!(ended.progress(), "hello\noops\n/workspace\n");
     for fact in &ended.facts {
@@ -21,7 +21,7 @@ async fn a_command_runs_in_the_sandbox_and_says_so_first(db: PgPool) {
         assert_eq!(fact.tool_call_id, call.tool_call_id);
         assert_eq!((fact.turn_id.as_str(), fact.step_id.as_str()), ("turn_1", "step_1"));
     }
-    let Some(Payload::SandboxApplied(sandbox)) = &ended.facts[1].payload else { panic!() };
+    let Some(Payload::SandboxApplied(sandbox)) = &ended.facts[0].payload else { panic!() };
     assert_eq!((sandbox.tier.as_str(), sandbox.mode.as_str()), ("A", "strict"));
     assert!(sandbox.layers.iter().all(|layer| layer.applied));
     assert_eq!(sandbox.network, ["none"]);

@@ -67,7 +67,9 @@ async fn whatever_a_model_asks_for_ends_in_an_envelope(db: PgPool) {
 
     let mut call = world.bash("ls");
     call.permissions.get_or_insert_default().tools = vec!["read".into()];
-    assert_eq!(world.execute(call).await.unwrap().error().0, "denied");
+    let ended = world.execute(call).await.unwrap();
+    assert_eq!(ended.error().0, "denied");
+    assert_eq!(ended.names(), ["permission.evaluated"]);
 
     let ended = world.execute(world.bash("echo a\0b")).await.unwrap();
     assert_eq!(ended.error().0, "failed");

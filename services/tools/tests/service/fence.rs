@@ -67,12 +67,9 @@ async fn an_owner_that_lost_its_session_cannot_act(db: PgPool) {
 async fn a_running_call_ends_when_its_session_has_another_owner(db: PgPool) {
     let world = World::start(db).await;
     let call = world.bash("sleep 30; echo late >> log");
-    let (ended, raised) = tokio::join!(world.execute(call.clone()), async {
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-        world.raise_epoch(&call.session_id, 2).await
-    });
-    assert_eq!(raised.unwrap(), 2);
-    let ended = ended.unwrap();
+    let answers = world.begin(call.clone()).await.unwrap();
+    assert_eq!(world.raise_epoch(&call.session_id, 2).await.unwrap(), 2);
+    let ended = world.finish(answers).await.unwrap();
     assert_eq!(ended.error(), ("aborted", "the session has another owner"));
     assert!(world.read(&call, "log").is_empty());
 }

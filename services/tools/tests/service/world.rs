@@ -71,7 +71,7 @@ impl World {
         let address = format!("http://{}", listener.local_addr().unwrap());
         let stop = CancellationToken::new();
         let (served, stopped) = (config.clone(), stop.clone());
-        tokio::spawn(async move { tools::serve(&served, listener, stopped).await.unwrap() });
+        tokio::spawn(async move { tools::serve(served, listener, stopped).await.unwrap() });
 
         let auth = Auth::new("session", &config.chassis.auth, db.clone()).await.unwrap();
         let peer = Peer::new("tools", &address, &config.chassis.tls, &auth).unwrap();
@@ -118,7 +118,10 @@ impl World {
 
     /// Runs a call to its end.
     pub async fn execute(&self, call: Call) -> Result<Ended, Status> {
-        let mut answers = self.begin(call).await?;
+        self.finish(self.begin(call).await?).await
+    }
+
+    pub async fn finish(&self, mut answers: Streaming<ExecuteResponse>) -> Result<Ended, Status> {
         let mut facts = Vec::new();
         let mut outcome = None;
         let reading = async {

@@ -1,0 +1,6 @@
+//! What the functions in the database promise, asked of a real one.
+
+mod flush;
+mod lease;
+mod plans;
+mod submit;

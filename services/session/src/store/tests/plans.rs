@@ -1,0 +1,161 @@
+//! With many sessions, the cost of an operation is that of its own rows.
+
+use sqlx::{PgPool, postgres::PgPoolOptions};
+
+use crate::{
+    ids::{MessageId, SessionId},
+    pending::Owner,
+    store::{
+        events, flush,
+        messages::{self, Window},
+        replicas, sessions, snapshot, turns,
+    },
+    testing::{World, completed, delta, pending, started, step},
+    turn::Ending,
+};
+
+const SESSIONS: usize = 10_000;
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn no_operation_scans_a_table(db: PgPool) {
+    let world = World::new(one_connection(&db).await).await;
+    let ids = fill(&world).await;
+    let before = scans(&world.db).await;
+    // More often than Postgres looks at the parameters before it plans without them.
+    for round in 0..8 {
+        a_turn(&world, ids[SESSIONS / 2 + round]).await;
+    }
+    assert_eq!(scans(&world.db).await, before);
+    // Proof that a scan would have been seen.
+    sqlx::query("select count(title) from session.chat_sessions").execute(&world.db).await.unwrap();
+    assert_ne!(scans(&world.db).await, before);
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn flushes_stay_on_their_page(db: PgPool) {
+    let world = World::new(one_connection(&db).await).await;
+    let claim = world.claimed().await;
+    let mut owner = Owner::from(&claim);
+    let message_id = MessageId::new();
+    let updates =
+        "select n_tup_upd - n_tup_hot_upd from pg_stat_user_tables where relname = 'run_state'";
+    settle(&world.db).await;
+    let before: i64 = sqlx::query_scalar(updates).fetch_one(&world.db).await.unwrap();
+    for _ in 0..200 {
+        let rows = pending(|pending, now| {
+            pending.append(delta(message_id, "x"), now);
+        });
+        world.flush(&owner, &rows).await.unwrap();
+        owner.flush_no += 1;
+    }
+    settle(&world.db).await;
+    let after: i64 = sqlx::query_scalar(updates).fetch_one(&world.db).await.unwrap();
+    // A page is cleared when nobody can still see its old rows, which others may delay.
+    assert!(after - before <= 10, "{} of 200 flushes left their page", after - before);
+}
+
+/// Everything that is asked of the store while a turn runs.
+async fn a_turn(world: &World, id: SessionId) {
+    let db = &world.db;
+    world.submit(id, "question").await;
+    world.submit(id, "follow-up").await;
+    assert_eq!(turns::ready(db, 10).await.unwrap(), [id]);
+    let claim = world.claim(id).await;
+    turns::context(db, id, claim.turn_id).await.unwrap();
+
+    let mut owner = Owner::from(&claim);
+    let message_id = MessageId::new();
+    let rows = pending(|pending, now| {
+        pending.append(started(), now);
+        pending.append(delta(message_id, "Hello"), now);
+        pending.save_message(claim.turn_id, &step(message_id, "Hello"), now);
+        pending.save_part(&step(message_id, "Hello"), 0);
+        pending.save_turn(claim.turn_id, &Default::default());
+        pending.save_prompt("digest".into(), "be kind".into());
+        pending.spend(&Default::default(), 1);
+    });
+    world.flush(&owner, &rows).await.unwrap();
+    owner.flush_no += 1;
+    read(world, id).await;
+    for _ in 0..2 {
+        replicas::beat(db, world.replica).await.unwrap();
+        replicas::orphans(db, world.replica).await.unwrap();
+        flush::states(db, &[id]).await.unwrap();
+    }
+    let end = pending(|pending, now| {
+        pending.append(completed(), now);
+        pending.end(Ending::Completed);
+    });
+    world.flush(&owner, &end).await.unwrap();
+    let next = world.claim(id).await;
+    world.flush(&Owner::from(&next), &end).await.unwrap();
+}
+
+async fn read(world: &World, id: SessionId) {
+    let db = &world.db;
+    sessions::get(db, &world.tenant, id).await.unwrap();
+    sessions::last_sequences(db, &[id]).await.unwrap();
+    let page = sessions::list(db, &world.tenant, None, 10).await.unwrap();
+    let last = page.last().unwrap();
+    let after = sessions::Cursor { updated_at: last.updated_at.to_jiff(), id: last.id };
+    assert_eq!(sessions::list(db, &world.tenant, Some(after), 10).await.unwrap().len(), 10);
+    events::after(db, id, 0, 100).await.unwrap();
+    let mut connection = db.acquire().await.unwrap();
+    for window in [Window::Before(i64::MAX, 10), Window::Queued] {
+        messages::load(&mut connection, id, window, false).await.unwrap();
+    }
+    snapshot::turns(&mut connection, id, 10).await.unwrap();
+    assert_eq!(snapshot::queue(&mut connection, id).await.unwrap().len(), 1);
+}
+
+/// Sessions that have had one turn each.
+async fn fill(world: &World) -> Vec<SessionId> {
+    let ids: Vec<_> = (0..SESSIONS).map(|_| SessionId::new()).collect();
+    let text: Vec<_> = ids.iter().map(SessionId::to_string).collect();
+    for statement in [
+        "insert into session.chat_sessions (id, tenant_id, subject, request_id, request_digest, title, agent,
+                workspace_id, updated_at)
+         select id, 'acme', 'alice', id, '', '', 'default', 'ws_' || substr(id, 5), now() - n * interval '1 second'
+         from unnest($1::text[]) with ordinality as s(id, n)",
+        "insert into session.run_state (session_id, tenant_id, next_seq)
+         select id, 'acme', 11 from unnest($1::text[]) as s(id)",
+        "insert into session.event (session_id, seq, type, runtime_id, created_at, payload)
+         select id, n, 'thread.started', 'rep', now(), '{}' from unnest($1::text[]) as s(id), generate_series(1, 10) n",
+        "insert into session.chat_messages (session_id, id, role, turn_id, position, status, created_at)
+         select id, 'msg_' || substr(id, 5), 'user', 'turn_' || substr(id, 5), 3, 'accepted', now()
+         from unnest($1::text[]) as s(id)",
+        "insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
+         select id, 'msg_' || substr(id, 5), 0, 'prt_' || substr(id, 5), 'text', '{\"text\": \"hi\"}', 3
+         from unnest($1::text[]) as s(id)",
+        "insert into session.turn (session_id, id, message_id, status, subject, submitted_at)
+         select id, 'turn_' || substr(id, 5), 'msg_' || substr(id, 5), 'completed', 'alice', now()
+         from unnest($1::text[]) as s(id)",
+    ] {
+        sqlx::query(statement).bind(&text).execute(&world.db).await.unwrap();
+    }
+    sqlx::query("analyze").execute(&world.db).await.unwrap();
+    ids
+}
+
+/// A pool whose statistics are those of its one connection, and so are all there are.
+async fn one_connection(db: &PgPool) -> PgPool {
+    let options = (*db.connect_options()).clone();
+    PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap()
+}
+
+/// How many rows of each table were read one after the other.
+async fn scans(db: &PgPool) -> Vec<(String, i64)> {
+    settle(db).await;
+    sqlx::query_as(
+        "select relname::text, seq_tup_read from pg_stat_user_tables
+         where schemaname = 'session' and relname <> 'replica' order by relname",
+    )
+    .fetch_all(db)
+    .await
+    .unwrap()
+}
+
+async fn settle(db: &PgPool) {
+    sqlx::query("select pg_stat_force_next_flush()").execute(db).await.unwrap();
+    sqlx::query("select pg_stat_clear_snapshot()").execute(db).await.unwrap();
+}

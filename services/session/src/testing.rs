@@ -1,0 +1,222 @@
+//! A database with sessions in it, in the verbs of the store, for tests.
+
+use chassis::Tenant;
+use jiff::Timestamp;
+use proto::event::v1::{Event, ModelDelta, Payload, RareIds, TurnCompleted, TurnStarted};
+use serde_json::{Value, json};
+use sqlx::PgPool;
+
+use crate::{
+    error::Result,
+    ids::{MessageId, ReplicaId, SessionId, TurnId, WorkspaceId},
+    message::{MessageStatus, Metadata, Part, Text},
+    pending::{Owner, Pending},
+    store::{
+        flush::{self, Answer, Batch},
+        replicas,
+        sessions::{self, NewSession},
+        turns::{self, Claim, NewTurn, Stamp, Submitted, Trace},
+    },
+    turn::Step,
+};
+
+pub struct World {
+    pub db: PgPool,
+    pub tenant: Tenant,
+    /// A replica that lives.
+    pub replica: ReplicaId,
+}
+
+/// A session's `run_state`.
+#[derive(Debug, Clone, PartialEq, sqlx::FromRow)]
+pub struct State {
+    pub status: String,
+    pub active_turn: Option<TurnId>,
+    pub owner: Option<ReplicaId>,
+    pub epoch: i64,
+    pub flush_no: i64,
+    pub next_seq: i64,
+    pub queued: i32,
+}
+
+impl World {
+    pub async fn new(db: PgPool) -> World {
+        let replica = ReplicaId::new();
+        replicas::register(&db, replica, "here").await.unwrap();
+        World { db, tenant: "acme".parse().unwrap(), replica }
+    }
+
+    pub async fn another_replica(&self) -> ReplicaId {
+        let replica = ReplicaId::new();
+        replicas::register(&self.db, replica, "there").await.unwrap();
+        replica
+    }
+
+    pub async fn create(&self, request_id: &str, digest: &str) -> Result<SessionId> {
+        let new = NewSession {
+            id: SessionId::new(),
+            tenant: &self.tenant,
+            subject: "alice",
+            request_id,
+            request_digest: digest,
+            title: "",
+            agent: "default",
+            workspace_id: WorkspaceId::new(),
+            metadata: &json!({}),
+            created: &json!({}),
+        };
+        sessions::create(&self.db, new, &stamp(self.replica)).await
+    }
+
+    pub async fn session(&self) -> SessionId {
+        let id = SessionId::new();
+        self.create(&id.to_string(), "digest").await.unwrap()
+    }
+
+    /// Submits what can be submitted; the text is request id, digest and message at once.
+    pub async fn submit(&self, id: SessionId, text: &str) -> Submitted {
+        self.try_submit(id, text, text, |_| ()).await.unwrap()
+    }
+
+    pub async fn try_submit(
+        &self,
+        session_id: SessionId,
+        request_id: &str,
+        digest: &str,
+        change: impl FnOnce(&mut NewTurn<'_>),
+    ) -> Result<Submitted> {
+        let message_id = MessageId::new();
+        let mut new = NewTurn {
+            tenant: &self.tenant,
+            session_id,
+            message_id,
+            request_id,
+            request_digest: digest,
+            parts: &[Part::text(request_id)],
+            metadata: &json!({}),
+            submitted: &json!({"messageId": message_id}),
+            subject: "alice",
+            trace_parent: None,
+            reject: false,
+            queue_limit: 3,
+        };
+        change(&mut new);
+        turns::submit(&self.db, new, &stamp(self.replica)).await
+    }
+
+    pub async fn claim(&self, id: SessionId) -> Claim {
+        turns::claim(&self.db, self.replica, &[id]).await.unwrap().remove(0)
+    }
+
+    /// A session whose turn this replica has just claimed.
+    pub async fn claimed(&self) -> Claim {
+        let id = self.session().await;
+        self.submit(id, "hello").await;
+        self.claim(id).await
+    }
+
+    pub async fn flush(&self, owner: &Owner, pending: &Pending) -> Option<Answer> {
+        self.flush_as(self.replica, &[(owner, pending)]).await.pop()
+    }
+
+    pub async fn flush_as(&self, by: ReplicaId, rows: &[(&Owner, &Pending)]) -> Vec<Answer> {
+        flush::flush(&self.db, by, &batch(by, rows)).await.unwrap()
+    }
+
+    pub async fn state(&self, id: SessionId) -> State {
+        sqlx::query_as("select * from session.run_state where session_id = $1")
+            .bind(id)
+            .fetch_one(&self.db)
+            .await
+            .unwrap()
+    }
+
+    /// The log, one line per event.
+    pub async fn log(&self, id: SessionId) -> String {
+        let lines: Vec<String> = sqlx::query_scalar(
+            "select concat_ws(' ', seq, type, payload ->> 'status', payload ->> 'change', payload ->> 'length',
+                    payload ->> 'text')
+             from session.event where session_id = $1 order by seq",
+        )
+        .bind(id)
+        .fetch_all(&self.db)
+        .await
+        .unwrap();
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    /// The messages, one line each: place, rank, status, and whether it says when it was queued.
+    pub async fn messages(&self, id: SessionId) -> String {
+        let lines: Vec<String> = sqlx::query_scalar(
+            "select format('%s at %s rank %s %s%s', role, coalesce(position::text, '-'),
+                    coalesce(queue_rank::text, '-'), status,
+                    case when metadata_json ? 'queued_at' then ' queued_at' end)
+             from session.chat_messages where session_id = $1 order by created_at, id",
+        )
+        .bind(id)
+        .fetch_all(&self.db)
+        .await
+        .unwrap();
+        lines.iter().map(|line| format!("{line}\n")).collect()
+    }
+
+    pub async fn turn_status(&self, session_id: SessionId, id: TurnId) -> String {
+        turns::get(&self.db, &self.tenant, session_id, id).await.unwrap().status
+    }
+}
+
+pub fn stamp(runtime_id: ReplicaId) -> Stamp {
+    Stamp { runtime_id, trace: Trace::default(), ids: RareIds::default() }
+}
+
+pub fn batch(by: ReplicaId, rows: &[(&Owner, &Pending)]) -> Batch {
+    let mut batch = Batch::new(by);
+    for (lease, (owner, pending)) in rows.iter().enumerate() {
+        pending.write(&mut batch, lease, owner).unwrap();
+    }
+    batch
+}
+
+/// A step that is streaming one text.
+pub fn step(message_id: MessageId, text: &str) -> Step {
+    let part = Text { text: text.to_owned(), streaming: true, ..Text::default() };
+    Step {
+        message_id,
+        status: MessageStatus::Streaming,
+        metadata: Metadata::default(),
+        parts: vec![Part::Text(part)],
+    }
+}
+
+pub fn started() -> Event {
+    Event::fact(Payload::TurnStarted(TurnStarted::default()))
+}
+
+pub fn completed() -> Event {
+    Event::fact(Payload::TurnCompleted(TurnCompleted::default()))
+}
+
+pub fn delta(message_id: MessageId, text: &str) -> Event {
+    let (message_id, text) = (message_id.to_string(), text.to_owned());
+    Event::fact(Payload::ModelDelta(ModelDelta { message_id, part_index: 0, text }))
+}
+
+/// What `add` writes, at some time.
+pub fn pending(add: impl FnOnce(&mut Pending, Timestamp)) -> Pending {
+    let mut pending = Pending::default();
+    add(&mut pending, crate::time::now());
+    pending
+}
+
+/// The text of each part of each message, as a reader of the conversation gets it.
+pub async fn texts(db: &PgPool, id: SessionId) -> Vec<String> {
+    let mut db = db.begin_with("begin isolation level repeatable read, read only").await.unwrap();
+    let window = crate::store::messages::Window::Before(i64::MAX, 100);
+    let stored = crate::store::messages::load(&mut db, id, window, false).await.unwrap();
+    let text = |part: &Value| part["text"].as_str().unwrap_or_default().to_owned();
+    stored
+        .iter()
+        .flat_map(|message| message.parts())
+        .map(|row| text(&row.part().unwrap().data()))
+        .collect()
+}
