@@ -40,8 +40,10 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
 
-prepare: build ## Write `.sqlx` anew after a query or a migration changed
-	@$(INSTALL) postgres redis sqlx
+# Does not need `build`: what wants to be prepared does not compile yet.
+prepare: ## Write `.sqlx` anew after a query or a migration changed
+	@$(INSTALL) cc postgres redis sqlx
+	@[ -x $(BIN)/with-servers ] || cargo build --package local --bin with-servers
 	$(BIN)/with-servers -- deploy/local/prepare.sh
 
 fmt: ## Format the Rust and the contracts

@@ -16,3 +16,9 @@ for crate in chassis services/*; do
     fi
 done
 cargo sqlx prepare --workspace "$@" -- --all-targets
+
+# sqlx only warns about these.
+if [ "${1:-}" = --check ] && ! diff <(ls .sqlx) <(ls "${CARGO_TARGET_DIR:-target}/sqlx-prepare-check"); then
+    echo ".sqlx holds queries that nobody asks any more: run \`make prepare\`" >&2
+    exit 1
+fi
