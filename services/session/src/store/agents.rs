@@ -1,9 +1,12 @@
 use chassis::Tenant;
 use jiff_sqlx::Timestamp as Time;
 use proto::session::v1::Manifest;
-use sqlx::{PgExecutor, types::Json};
+use sqlx::{PgExecutor, PgPool, types::Json};
 
-use crate::{agent::Agent, error::Result};
+use crate::{
+    agent::Agent,
+    error::{Error, Result},
+};
 
 /// An agent of a tenant's, and when this version of it was stored.
 #[derive(Debug)]
@@ -14,7 +17,23 @@ pub struct Stored {
 
 /// Stores a manifest as the next version, unless it is the same as the latest.
 pub async fn put(
-    db: impl PgExecutor<'_>,
+    db: &PgPool,
+    tenant: &Tenant,
+    id: &str,
+    manifest: &Manifest,
+    digest: &str,
+) -> Result<Stored> {
+    // Of several that store the same version at once one wins; the others look again.
+    loop {
+        match put_once(db, tenant, id, manifest, digest).await {
+            Err(Error::Database(sqlx::Error::Database(error))) if error.is_unique_violation() => {}
+            result => return result,
+        }
+    }
+}
+
+async fn put_once(
+    db: &PgPool,
     tenant: &Tenant,
     id: &str,
     manifest: &Manifest,

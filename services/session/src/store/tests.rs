@@ -1,5 +1,6 @@
 //! What the functions in the database promise, asked of a real one.
 
+mod agents;
 mod flush;
 mod lease;
 mod plans;
