@@ -2,7 +2,7 @@ tonic::include_proto!("windlass.event.v1");
 include!(concat!(env!("OUT_DIR"), "/windlass.event.v1.serde.rs"));
 include!(concat!(env!("OUT_DIR"), "/payloads.rs"));
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::AddAssign};
 
 use pbjson_types::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -53,6 +53,17 @@ impl Event {
     /// An event that only says what happened; whoever keeps the log fills in the rest.
     pub fn fact(payload: Payload) -> Event {
         Event { r#type: payload.name().to_owned(), payload: Some(payload), ..Event::default() }
+    }
+}
+
+/// Counts come from providers, who may say anything: a sum stops at the largest number.
+impl AddAssign for Usage {
+    fn add_assign(&mut self, more: Usage) {
+        self.input = self.input.saturating_add(more.input);
+        self.output = self.output.saturating_add(more.output);
+        self.reasoning = self.reasoning.saturating_add(more.reasoning);
+        self.cache_read = self.cache_read.saturating_add(more.cache_read);
+        self.cache_write = self.cache_write.saturating_add(more.cache_write);
     }
 }
 

@@ -125,7 +125,8 @@ impl Pending {
 
     pub fn spend(&mut self, usage: &Usage, cost_micros: i64) {
         let sum = self.sum.get_or_insert_default();
-        sum.input_tokens += i64::from(usage.input + usage.cache_read + usage.cache_write);
+        let read = [usage.input, usage.cache_read, usage.cache_write];
+        sum.input_tokens += read.into_iter().map(i64::from).sum::<i64>();
         sum.output_tokens += i64::from(usage.output);
         sum.cost_micros += cost_micros;
         sum.model_calls += 1;

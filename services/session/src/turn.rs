@@ -90,7 +90,7 @@ impl Turn {
     pub fn restore(limits: Limits, steps: Vec<Step>) -> Turn {
         let mut turn = Turn { steps, ..Turn::new(limits) };
         for step in &turn.steps {
-            add(&mut turn.usage, step.metadata.usage.as_ref());
+            turn.usage += step.metadata.usage.unwrap_or_default();
             turn.cost_micros += step.metadata.cost_micros.unwrap_or_default();
         }
         turn.phase = match turn.steps.last() {
@@ -219,14 +219,4 @@ impl Turn {
 /// An event of the turn as a whole.
 fn append(payload: Payload) -> Effect {
     Effect::Append(Box::new(Event::fact(payload)))
-}
-
-fn add(sum: &mut Usage, usage: Option<&Usage>) {
-    if let Some(usage) = usage {
-        sum.input += usage.input;
-        sum.output += usage.output;
-        sum.reasoning += usage.reasoning;
-        sum.cache_read += usage.cache_read;
-        sum.cache_write += usage.cache_write;
-    }
 }

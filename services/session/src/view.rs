@@ -62,14 +62,7 @@ pub fn apply(view: &mut TurnView, event: &Event) -> bool {
 
         Payload::CostRecorded(cost) => {
             let state = view.cost_state.get_or_insert_with(CostState::default);
-            let usage = state.usage.get_or_insert_default();
-            if let Some(more) = &cost.usage {
-                usage.input += more.input;
-                usage.output += more.output;
-                usage.reasoning += more.reasoning;
-                usage.cache_read += more.cache_read;
-                usage.cache_write += more.cache_write;
-            }
+            *state.usage.get_or_insert_default() += cost.usage.unwrap_or_default();
             state.cost_micros += cost.cost_micros;
             state.currency = cost.currency.clone();
             state.model_calls += 1;

@@ -5,7 +5,7 @@ use proto::event::v1::{
     ToolArgs, ToolStarted, TurnCompleted,
 };
 
-use super::{Effect, Ending, Failure, Finished, Phase, Step, Turn, add, append, effect};
+use super::{Effect, Ending, Failure, Finished, Phase, Step, Turn, append, effect};
 use crate::{
     ids::{MessageId, ToolCallId},
     message::{MessageStatus, Metadata, Part, Text, ToolState, ToolUse},
@@ -119,7 +119,7 @@ impl Turn {
 
     pub(super) fn finished(&mut self, finished: Finished, effects: &mut Vec<Effect>) {
         self.close_part(effects);
-        add(&mut self.usage, Some(&finished.usage));
+        self.usage += finished.usage;
         self.cost_micros += finished.cost_micros;
 
         let step = self.last_step();
