@@ -7,6 +7,7 @@ use moka::future::Cache;
 use proto::auth::v1::Scope;
 use sqlx::PgPool;
 use subtle::ConstantTimeEq as _;
+use tokio::sync::Semaphore;
 
 use super::{Caller, Error, Kind, Scopes, key_text, keys::KeyId};
 use crate::Tenant;
@@ -17,8 +18,13 @@ const CACHED: Duration = Duration::from_secs(5);
 /// Bounds the memory that callers with invented ids can take up.
 const CACHE_ENTRIES: u64 = 10_000;
 
+/// How many keys are looked up at once. Anybody can invent keys, and looking for them must
+/// not take the connections that calls of others wait for.
+const LOOKUPS: usize = 4;
+
 pub struct KeyCheck {
     db: PgPool,
+    lookups: Semaphore,
     cache: Cache<KeyId, Option<Arc<Stored>>>,
 }
 
@@ -35,13 +41,17 @@ struct Stored {
 impl KeyCheck {
     pub fn new(db: PgPool) -> KeyCheck {
         let cache = Cache::builder().max_capacity(CACHE_ENTRIES).time_to_live(CACHED).build();
-        KeyCheck { db, cache }
+        KeyCheck { db, lookups: Semaphore::new(LOOKUPS), cache }
     }
 
     pub async fn verify(&self, text: &str) -> Result<Caller, Error> {
         let (id, secret) =
             key_text::parse(text).ok_or(Error::Unauthenticated("malformed API key"))?;
-        let stored = self.cache.try_get_with(id, stored(&self.db, id)).await?;
+        let look_up = async {
+            let _permit = self.lookups.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;
+            stored(&self.db, id).await
+        };
+        let stored = self.cache.try_get_with(id, look_up).await?;
         let stored = stored.ok_or(Error::Unauthenticated("unknown API key"))?;
         if !bool::from(stored.secret_sha256.ct_eq(secret.sha256().as_slice())) {
             return Err(Error::Unauthenticated("wrong API key secret"));

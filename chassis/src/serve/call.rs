@@ -120,8 +120,15 @@ impl Call {
 }
 
 /// Whoever wants to know whether we live, and what we speak, need not say who they are.
+/// To the letter: what only begins like these may be invented.
 pub fn is_public(path: &str) -> bool {
-    path.starts_with("/grpc.health.") || path.starts_with("/grpc.reflection.")
+    const PUBLIC: [&str; 4] = [
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/Watch",
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ];
+    PUBLIC.contains(&path)
 }
 
 /// Only paths that exist: callers can invent others without end.

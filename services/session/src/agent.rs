@@ -1,5 +1,6 @@
 //! Agents as data: what a manifest may say, and the agent everybody has. No I/O.
 
+use prost::Message as _;
 use proto::session::v1::{Manifest, manifest};
 use sha2::{Digest as _, Sha256};
 
@@ -79,7 +80,8 @@ pub fn check(manifest: &Manifest) -> Result<(), Invalid> {
     let rules = [
         (manifest.description.chars().count() > 500, "description", "at most 500 characters"),
         (manifest.prompt.len() > 256 * 1024, "prompt", "at most 256 KiB"),
-        (manifest.prompt.contains('\0'), "prompt", "must not contain NUL"),
+        (manifest.encoded_len() > 512 * 1024, "manifest", "at most 512 KiB in all"),
+        (contains_nul(manifest), "manifest", "must not contain NUL"),
         (manifest.model.len() > 200, "model", "at most 200 characters"),
         (manifest.profile.len() > 100, "profile", "at most 100 characters"),
         (manifest::Mode::try_from(manifest.mode).is_err(), "mode", "unknown value"),
@@ -103,8 +105,12 @@ pub fn check(manifest: &Manifest) -> Result<(), Invalid> {
     }
 }
 
+/// Postgres could not store it.
+fn contains_nul(manifest: &Manifest) -> bool {
+    serde_json::to_string(manifest).is_ok_and(|json| json.contains("\\u0000"))
+}
+
 /// The same manifest has the same digest, whoever sends it.
 pub fn digest(manifest: &Manifest) -> String {
-    use prost::Message as _;
     format!("{:x}", Sha256::digest(manifest.encode_to_vec()))
 }

@@ -2,6 +2,9 @@
 
 use std::borrow::Cow;
 
+/// A few bytes of script can name a large message many times; what is filled in ends here.
+const MAX_FILLED_BYTES: usize = 1024 * 1024;
+
 /// A text with places that the conversation fills in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Text(Vec<Piece>);
@@ -90,11 +93,17 @@ impl Text {
     ) -> String {
         let mut text = String::new();
         for piece in &self.0 {
-            match piece {
-                Piece::Literal(literal) => text.push_str(literal),
-                Piece::ToolResult => text.push_str(&escape(variables.tool_result)),
-                Piece::User => text.push_str(&escape(variables.user)),
+            let more = match piece {
+                Piece::Literal(literal) => Cow::Borrowed(literal.as_str()),
+                Piece::ToolResult => escape(variables.tool_result),
+                Piece::User => escape(variables.user),
+            };
+            let room = MAX_FILLED_BYTES - text.len();
+            if more.len() > room {
+                text.push_str(&more[..more.floor_char_boundary(room)]);
+                break;
             }
+            text.push_str(&more);
         }
         text
     }
@@ -114,6 +123,14 @@ mod tests {
     fn variables_are_filled_in_once() {
         let text = Text::template("{{user}}, {{ user }} {{{user}}: {{tool_result}}{{").unwrap();
         assert_eq!(text.render(VARIABLES), "hi, {{ user }} {hi: a \"b\"\n{{user}}{{");
+    }
+
+    #[test]
+    fn a_small_script_does_not_become_a_huge_text() {
+        let text = Text::template(&"{{user}}".repeat(1000)).unwrap();
+        let user = "ä".repeat(10_001);
+        let filled = text.render(Variables { user: &user, ..Variables::default() });
+        assert_eq!(filled.len(), MAX_FILLED_BYTES);
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub fn parts(parts: Vec<InputPart>) -> Result<Vec<Part>> {
                 Part::text(text)
             }
             Some(Content::File(file)) => {
-                bytes += file.data.len() + file.name.len() + file.r#ref.len();
+                bytes +=
+                    file.data.len() + file.name.len() + file.media_type.len() + file.r#ref.len();
                 Part::File(File {
                     name: file.name,
                     media_type: file.media_type,

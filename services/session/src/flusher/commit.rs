@@ -164,12 +164,14 @@ async fn examine(
 /// Whether Postgres objects to what we store, so that asking again cannot help. Passing are
 /// 08, a broken connection; 25, a server that only reads, as after a failover; 28, a password that
 /// was changed; 40, a conflict; 53, no resources; 55, a lock; 57, a server that stops; 58, a disk.
+/// A batch that takes too long (57014) is like one that is wrong: smaller ones may pass.
 fn is_about_data(error: &sqlx::Error) -> bool {
     const PASSING: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
     match error {
         sqlx::Error::Encode(_) => true,
         sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| !PASSING.iter().any(|class| code.starts_with(class)))
+            let passing = |code: &str| PASSING.iter().any(|class| code.starts_with(class));
+            error.code().is_some_and(|code| code == "57014" || !passing(&code))
         }
         _ => false,
     }

@@ -41,6 +41,9 @@ pub fn supervise() -> io::Result<()> {
 
 fn start() -> io::Result<Child> {
     close_inherited_files()?;
+    // When memory runs out, the kernel is to take the command and not the service. Where it
+    // does not listen, it decides as it would have.
+    let _ = fs::write("/proc/self/oom_score_adj", "1000");
     prctl::set_child_subreaper(true)?;
     user::drop_root()?;
 
