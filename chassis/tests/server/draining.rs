@@ -14,13 +14,14 @@ use crate::rig::{Rig, acme, args, bearer, explain};
 async fn a_call_in_flight_finishes(db: PgPool) {
     let mut rig = Rig::start(db).await;
     let (_, key) = rig.key(&["read"]).await;
-    let message = CountTokensRequest { model: "slow".to_owned(), ..Default::default() };
+    let message = CountTokensRequest { model: "held".to_owned(), ..Default::default() };
     let mut models = rig.models();
     let request = bearer(&key, message);
     let call = tokio::spawn(async move { models.count_tokens(request).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    rig.held.arrived.notified().await;
 
     rig.stop.cancel();
+    rig.held.go_on.notify_one();
     call.await.unwrap().unwrap();
     (&mut rig.server).await.unwrap().unwrap();
     assert!(rig.list(&key).await.is_err(), "nobody listens any more");

@@ -173,16 +173,17 @@ fn soon<T>(mut request: Request<T>) -> Request<T> {
 async fn a_full_server_says_so_at_once(db: PgPool) {
     let rig = Rig::with(db, args(&["--max-requests=1"])).await;
     let (_, key) = rig.key(&["read"]).await;
-    let message = CountTokensRequest { model: "slow".to_owned(), ..Default::default() };
+    let message = CountTokensRequest { model: "held".to_owned(), ..Default::default() };
     let mut models = rig.models();
     let request = bearer(&key, message);
     let busy = tokio::spawn(async move { models.count_tokens(request).await });
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    rig.held.arrived.notified().await;
 
     let status = rig.list(&key).await.unwrap_err();
     expect!["ResourceExhausted REASON_OVERLOADED {}: this server is doing as much as it may"]
         .assert_eq(&explain(&status));
     assert!(status.get_details_retry_info().unwrap().retry_delay.is_some());
+    rig.held.go_on.notify_one();
     busy.await.unwrap().unwrap();
     rig.list(&key).await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! A service that tells what it saw, and misbehaves on request.
 
-use std::{future::pending, time::Duration};
+use std::{future::pending, sync::Arc};
 
 use chassis::{Args, caller, request_id};
 use futures::{StreamExt as _, stream};
@@ -9,15 +9,24 @@ use proto::models::v1::{
     ListModelsResponse,
     model_service_server::{ModelService, ModelServiceServer},
 };
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, codegen::BoxStream, service::Routes};
 
 struct Probe {
+    held: Held,
     stop: CancellationToken,
 }
 
-pub fn routes(args: &Args, stop: CancellationToken) -> Routes {
-    Routes::new(chassis::service!(ModelServiceServer::new(Probe { stop }), args))
+/// A call that lasts for as long as a test says, however slow the machine is.
+#[derive(Clone, Default)]
+pub struct Held {
+    pub arrived: Arc<Notify>,
+    pub go_on: Arc<Notify>,
+}
+
+pub fn routes(args: &Args, held: Held, stop: CancellationToken) -> Routes {
+    Routes::new(chassis::service!(ModelServiceServer::new(Probe { held, stop }), args))
 }
 
 #[tonic::async_trait]
@@ -40,7 +49,10 @@ impl ModelService for Probe {
     ) -> Result<Response<CountTokensResponse>, Status> {
         match request.into_inner().model.as_str() {
             "never" => pending().await,
-            "slow" => tokio::time::sleep(Duration::from_millis(300)).await,
+            "held" => {
+                self.held.arrived.notify_one();
+                self.held.go_on.notified().await;
+            }
             "panic" => panic!("as asked"),
             "bug" => return Err(Status::internal("select secret from table")),
             "pool" => return Err(chassis::database_error(&sqlx::Error::PoolTimedOut)),

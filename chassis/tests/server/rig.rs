@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, transport::Channel};
 use tonic_types::StatusExt as _;
 
-use crate::probe;
+use crate::probe::{self, Held};
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -41,6 +41,7 @@ pub struct Rig {
     pub db: PgPool,
     pub auth: Auth,
     pub args: Args,
+    pub held: Held,
     pub stop: CancellationToken,
     pub server: JoinHandle<anyhow::Result<()>>,
 }
@@ -64,9 +65,10 @@ impl Rig {
         if let Some(redis) = &redis {
             server = server.redis(redis);
         }
-        let routes = probe::routes(&args, stop.clone());
+        let held = Held::default();
+        let routes = probe::routes(&args, held.clone(), stop.clone());
         let server = tokio::spawn(server.serve(listener, routes, stop.clone()));
-        Rig { url, db, auth, args, stop, server }
+        Rig { url, db, auth, args, held, stop, server }
     }
 
     pub fn channel(&self) -> Channel {
