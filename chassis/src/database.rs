@@ -46,6 +46,8 @@ pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPo
             // A transaction never waits for anything but Postgres; one that does is stuck.
             ("idle_in_transaction_session_timeout", "1s"),
         ]);
+    // The pool asks a connection whether it lives before it hands it out. That is a round trip, and
+    // what turns a Postgres that has gone silent into an error within `ACQUIRE`.
     PgPoolOptions::new()
         .max_connections(args.database_connections)
         .acquire_timeout(ACQUIRE)

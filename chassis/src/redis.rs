@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use redis::{
-    Client, RedisResult,
+    Client, IntoConnectionInfo as _, RedisResult,
     aio::{ConnectionManager, ConnectionManagerConfig},
+    io::tcp::TcpSettings,
 };
 use secrecy::{ExposeSecret as _, SecretString};
 
@@ -37,8 +38,11 @@ impl Redis {
     /// Must be called inside a tokio runtime. Connects on first use.
     pub fn new(args: &Args) -> anyhow::Result<Redis> {
         crate::tls::install_default();
+        let address = args.redis_url.expose_secret().into_connection_info();
+        let address = address.context("REDIS_URL is not a Redis URL")?;
+        // Or a hint waits for the acknowledgement of the one before it, which takes its time.
         let client =
-            Client::open(args.redis_url.expose_secret()).context("REDIS_URL is not a Redis URL")?;
+            Client::open(address.set_tcp_settings(TcpSettings::default().set_nodelay(true)))?;
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(RESPONSE))
             .set_connection_timeout(Some(CONNECT))

@@ -49,18 +49,18 @@ pub fn database_error(error: &sqlx::Error) -> Status {
     internal(error)
 }
 
+/// What passes: 08 is a broken connection, 25006 a primary that became a standby, 25P03 a
+/// transaction that we were too busy to go on with, 40 a conflict, 53 exhausted resources, 55P03 a
+/// lock and 57014 a statement that took too long, 57P0x a server that stops, starts or dropped us.
+const PASSING: [&str; 8] = ["08", "25006", "25P03", "40", "53", "55P03", "57014", "57P0"];
+
 fn is_away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
         sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
-        // Class 08 is a broken connection, 53 exhausted resources, 57P0x a server that
-        // stops, starts or dropped us, and 25006 a primary that became a standby.
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            code.starts_with("08")
-                || code.starts_with("53")
-                || code.starts_with("57P0")
-                || code == "25006"
-        }),
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| PASSING.iter().any(|class| code.starts_with(class)))
+        }
         _ => false,
     }
 }
