@@ -1,4 +1,4 @@
-//! Agents as data: what a manifest may say, and the agent everybody has. No I/O.
+//! Agents as data: what a manifest may say, and the agents everybody has. No I/O.
 
 use prost::Message as _;
 use proto::session::v1::{Manifest, manifest};
@@ -9,7 +9,13 @@ use crate::turn;
 /// The agent of a session that names none.
 pub const DEFAULT: &str = "default";
 
-/// A manifest in one of its versions. Zero: it ships with the server.
+/// The agent that summarizes history.
+pub const COMPACTION: &str = "compaction";
+
+/// What kind of work summaries are, where a manifest does not say.
+pub const SUMMARY: &str = "summary";
+
+/// A manifest in one of its versions. Zero: it is built into the server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
     pub id: String,
@@ -24,29 +30,20 @@ pub struct Invalid {
     pub problem: String,
 }
 
+const COMPACTION_PROMPT: &str = "\
+You are given a conversation between a user and an assistant. Another assistant will go on \
+with it and will see your summary in place of what you see. Write it in Markdown, in these \
+sections: Goal (what the user wants, in their words where they matter), Decisions and \
+constraints, Done (with names of files, commands and results that still matter), Open (what \
+is unfinished, unanswered or was refused), Next step. Keep identifiers, paths, numbers and \
+references to stored output exactly as they are. Do not answer the user, add nothing that was \
+not said, and leave out what no longer matters.";
+
 const STEPS: usize = 50;
 const TURN_SECONDS: u64 = 3600;
 const ATTEMPTS: u32 = 6;
 
 impl Agent {
-    /// What ships with the server; a tenant may put a manifest of its own in its place.
-    pub fn built_in(id: &str) -> Option<Agent> {
-        (id == DEFAULT).then(|| Agent {
-            id: id.to_owned(),
-            version: 0,
-            manifest: Manifest {
-                description: "Helps with whatever it is asked, with all tools".into(),
-                mode: manifest::Mode::All.into(),
-                prompt:
-                    "You are a capable, careful assistant. Use the tools you have when they help, \
-                         and say plainly what you did."
-                        .into(),
-                profile: "chat".into(),
-                ..Manifest::default()
-            },
-        })
-    }
-
     pub fn limits(&self) -> turn::Limits {
         let limits = self.manifest.limits.unwrap_or_default();
         turn::Limits {
@@ -55,6 +52,10 @@ impl Agent {
                 steps => steps as usize,
             },
             attempts: ATTEMPTS,
+            tokens: match limits.tokens {
+                0 => None,
+                tokens => Some(i64::from(tokens)),
+            },
         }
     }
 
@@ -64,6 +65,30 @@ impl Agent {
             seconds => seconds as u64,
         }
     }
+}
+
+/// What ships with every server, all in one place.
+pub fn built_in() -> Vec<Agent> {
+    let agent = |id: &str, manifest| Agent { id: id.to_owned(), version: 0, manifest };
+    let default = Manifest {
+        description: "Helps with whatever it is asked, with all tools".into(),
+        mode: manifest::Mode::All.into(),
+        prompt: "You are a capable, careful assistant. Use the tools you have when they help, \
+                 and say plainly what you did."
+            .into(),
+        profile: "chat".into(),
+        ..Manifest::default()
+    };
+    let compaction = Manifest {
+        description: "Summarizes a conversation so that it can go on in less space".into(),
+        mode: manifest::Mode::Subagent.into(),
+        prompt: COMPACTION_PROMPT.into(),
+        profile: SUMMARY.into(),
+        temperature: Some(0.2),
+        max_output_tokens: 2000,
+        ..Manifest::default()
+    };
+    vec![agent(DEFAULT, default), agent(COMPACTION, compaction)]
 }
 
 /// 1 to 64 characters of `[a-z0-9-]`.
@@ -113,4 +138,12 @@ fn contains_nul(manifest: &Manifest) -> bool {
 /// The same manifest has the same digest, whoever sends it.
 pub fn digest(manifest: &Manifest) -> String {
     format!("{:x}", Sha256::digest(manifest.encode_to_vec()))
+}
+
+/// The version of a manifest that is a file: there is nobody to count, so its content
+/// tells. Above all numbers that are counted, so that neither is taken for the other.
+pub fn version_of(manifest: &Manifest) -> i32 {
+    let digest = Sha256::digest(manifest.encode_to_vec());
+    let number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
+    (number >> 2) as i32 | 1 << 30
 }

@@ -1,14 +1,22 @@
 //! How the world reaches sessions. All the gRPC.
 
+mod actions;
+mod admin;
 mod agents;
 mod check;
+mod compaction;
 mod convert;
+mod export;
+mod import;
 mod keys;
 mod later;
+mod memories;
+mod queue;
 mod sessions;
 mod snapshot;
 mod streams;
 mod turns;
+mod verify;
 
 use std::sync::Arc;
 
@@ -16,10 +24,11 @@ use proto::{
     event::v1::RareIds,
     session::v1::{
         agent_service_server::AgentServiceServer, key_service_server::KeyServiceServer,
-        session_service_server::SessionServiceServer, stream_service_server::StreamServiceServer,
-        turn_service_server::TurnServiceServer,
+        memory_service_server::MemoryServiceServer, session_service_server::SessionServiceServer,
+        stream_service_server::StreamServiceServer, turn_service_server::TurnServiceServer,
     },
 };
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -27,6 +36,7 @@ use crate::{
     host::Host,
     hub::Hub,
     ids::ReplicaId,
+    lifecycle::Lifecycle,
     store::turns::{Stamp, Trace},
 };
 
@@ -35,16 +45,19 @@ use crate::{
 struct Api {
     host: Arc<Host>,
     hub: Hub,
+    lifecycle: Lifecycle,
+    exports: Arc<Semaphore>,
     stop: CancellationToken,
 }
 
-pub fn routes(host: Arc<Host>, hub: Hub, stop: CancellationToken) -> Routes {
+pub fn routes(host: Arc<Host>, hub: Hub, lifecycle: Lifecycle, stop: CancellationToken) -> Routes {
     let args = host.config.chassis.clone();
-    let api = Api { host, hub, stop };
+    let api = Api { host, hub, lifecycle, exports: export::places(), stop };
     let routes = Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(TurnServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(StreamServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(AgentServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(MemoryServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(KeyServiceServer::new(api), args));
     later::add(routes, &args)
 }

@@ -1,21 +1,27 @@
 //! Tells other replicas that something happened. All the Redis. Hints, never facts:
 //! each has a path that finds the same thing in Postgres a little later.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, fmt::Display, hash::Hash, str::FromStr, time::Duration};
 
-use chassis::Redis;
+use chassis::{Redis, Tenant};
 use futures::StreamExt as _;
 use prost::Message as _;
-use proto::{event::v1::Event, session::v1::ListEventsResponse};
+use proto::{
+    event::v1::Event,
+    session::v1::{ListEventsResponse, WatchTenantResponse},
+};
 use redis::{AsyncCommands as _, Direction, RedisResult, aio::PubSubSink};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::ids::SessionId;
+use crate::{
+    ids::{ReplicaId, SessionId},
+    lifecycle,
+};
 
 /// Sessions that wait for a worker.
 const READY: &str = "windlass:ready";
@@ -35,6 +41,7 @@ pub struct Bus {
 
 /// Committed events of one session, in order.
 struct Publication {
+    tenant: Tenant,
     session_id: SessionId,
     events: Vec<Event>,
     ready: bool,
@@ -49,8 +56,8 @@ impl Bus {
     }
 
     /// Shows readers what was committed, and workers that there is a turn to claim.
-    pub fn publish(&self, session_id: SessionId, events: Vec<Event>, ready: bool) {
-        let publication = Publication { session_id, events, ready };
+    pub fn publish(&self, tenant: &Tenant, session_id: SessionId, events: Vec<Event>, ready: bool) {
+        let publication = Publication { tenant: tenant.clone(), session_id, events, ready };
         if self.publications.try_send(publication).is_err() {
             debug!(session.id = %session_id, "readers of session {session_id} were not told, they will look");
         }
@@ -68,6 +75,38 @@ impl Bus {
         Ok(ids.iter().filter_map(|id| id.parse().ok()).collect())
     }
 
+    /// Tells the owner of a turn that somebody wants something of it.
+    pub fn nudge(&self, owner: ReplicaId) {
+        let redis = self.redis.clone();
+        tokio::spawn(async move {
+            let told: RedisResult<()> = redis.connection().publish(nudges(owner), "").await;
+            if let Err(error) = told {
+                debug!(%error, replica.id = %owner, "replica {owner} was not told, it will look");
+            }
+        });
+    }
+
+    /// What others want of us, until `stop`; reconnects by itself.
+    pub fn nudges(&self, replica: ReplicaId, stop: CancellationToken) -> mpsc::Receiver<()> {
+        let (nudged, arriving) = mpsc::channel(1);
+        let redis = self.redis.clone();
+        tokio::spawn(stop.run_until_cancelled_owned(async move {
+            loop {
+                if let Ok(mut pubsub) = redis.client().get_async_pubsub().await
+                    && pubsub.subscribe(nudges(replica)).await.is_ok()
+                {
+                    let mut messages = pubsub.on_message();
+                    while messages.next().await.is_some() {
+                        // One that waits to be taken stands for all.
+                        let _ = nudged.try_send(());
+                    }
+                }
+                sleep(PAUSE).await;
+            }
+        }));
+        arriving
+    }
+
     /// A connection of its own for `ready`, which blocks it.
     pub async fn blocking(&self) -> RedisResult<redis::aio::MultiplexedConnection> {
         let config = redis::AsyncConnectionConfig::new()
@@ -76,33 +115,62 @@ impl Bus {
         self.redis.client().get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// Follows the sessions that `wanted` asks for until `stop`; reconnects by itself.
-    pub fn follow(
+    /// Follows the topics that `wanted` asks for until `stop`; reconnects by itself, and
+    /// says whether it is connected.
+    pub fn follow<T: Topic>(
         &self,
-        wanted: mpsc::UnboundedReceiver<Want>,
-        deliver: impl Fn(SessionId, Vec<Event>) + Send + Sync + 'static,
+        wanted: mpsc::UnboundedReceiver<Want<T>>,
+        deliver: impl Fn(T, T::Message) + Send + Sync + 'static,
         stop: CancellationToken,
-    ) {
+    ) -> watch::Receiver<bool> {
         let redis = self.redis.clone();
-        tokio::spawn(stop.run_until_cancelled_owned(follow(redis, wanted, deliver)));
+        let (connected, flows) = watch::channel(false);
+        tokio::spawn(stop.run_until_cancelled_owned(follow(redis, wanted, deliver, connected)));
+        flows
     }
 }
 
-/// A change in which sessions this replica has readers for.
-pub enum Want {
+/// Something that messages are about, with a channel of its own.
+pub trait Topic: Display + FromStr + Hash + Eq + Clone + Send + Sync + 'static {
+    type Message: prost::Message + Default;
+    const PREFIX: &str;
+
+    /// The one place that spells a channel's name.
+    fn channel(&self) -> String {
+        format!("{}{self}", Self::PREFIX)
+    }
+}
+
+/// What happens in a session.
+impl Topic for SessionId {
+    type Message = ListEventsResponse;
+    const PREFIX: &str = "windlass:session:";
+}
+
+/// How the turns of a tenant are getting on.
+impl Topic for Tenant {
+    type Message = WatchTenantResponse;
+    const PREFIX: &str = "windlass:tenant:";
+}
+
+/// A change in what this replica has readers for.
+pub enum Want<T> {
     /// Answered when messages flow.
-    Start(SessionId, oneshot::Sender<()>),
-    Stop(SessionId),
+    Start(T, oneshot::Sender<()>),
+    Stop(T),
 }
 
 async fn publish(redis: Redis, mut queue: mpsc::Receiver<Publication>) {
     let mut batch = Vec::new();
     while queue.recv_many(&mut batch, 64).await > 0 {
         let mut pipeline = redis::pipe();
-        for Publication { session_id, events, ready } in batch.drain(..) {
+        for Publication { tenant, session_id, events, ready } in batch.drain(..) {
+            for news in events.iter().filter_map(lifecycle::news) {
+                pipeline.publish(tenant.channel(), news.encode_to_vec()).ignore();
+            }
             if !events.is_empty() {
                 let message = ListEventsResponse { events, ..ListEventsResponse::default() };
-                pipeline.publish(channel(session_id), message.encode_to_vec()).ignore();
+                pipeline.publish(session_id.channel(), message.encode_to_vec()).ignore();
             }
             if ready {
                 pipeline.rpush(READY, session_id.to_string()).ignore();
@@ -115,17 +183,19 @@ async fn publish(redis: Redis, mut queue: mpsc::Receiver<Publication>) {
     }
 }
 
-async fn follow(
+async fn follow<T: Topic>(
     redis: Redis,
-    mut wanted: mpsc::UnboundedReceiver<Want>,
-    deliver: impl Fn(SessionId, Vec<Event>) + Send + Sync + 'static,
+    mut wanted: mpsc::UnboundedReceiver<Want<T>>,
+    deliver: impl Fn(T, T::Message) + Send + Sync + 'static,
+    connected: watch::Sender<bool>,
 ) {
     let mut followed = HashSet::new();
     loop {
-        match follow_once(&redis, &mut wanted, &mut followed, &deliver).await {
+        match follow_once(&redis, &mut wanted, &mut followed, &deliver, &connected).await {
             Ok(()) => return,
             Err(error) => warn!(%error, "live events stopped, readers poll until Redis is back"),
         }
+        connected.send_replace(false);
         // Nobody waits for an answer that cannot come.
         while let Ok(want) = wanted.try_recv() {
             note(&mut followed, want);
@@ -135,20 +205,22 @@ async fn follow(
 }
 
 /// Follows until the connection is lost, or until nobody can want anything any more.
-async fn follow_once(
+async fn follow_once<T: Topic>(
     redis: &Redis,
-    wanted: &mut mpsc::UnboundedReceiver<Want>,
-    followed: &mut HashSet<SessionId>,
-    deliver: &impl Fn(SessionId, Vec<Event>),
+    wanted: &mut mpsc::UnboundedReceiver<Want<T>>,
+    followed: &mut HashSet<T>,
+    deliver: &impl Fn(T, T::Message),
+    connected: &watch::Sender<bool>,
 ) -> RedisResult<()> {
     let connect = timeout(Duration::from_secs(2), redis.client().get_async_pubsub());
     let Ok(pubsub) = connect.await else {
         return Err((redis::ErrorKind::Io, "connecting took too long").into());
     };
     let (mut sink, mut stream) = pubsub?.split();
-    for id in followed.iter() {
-        sink.subscribe(channel(*id)).await?;
+    for topic in followed.iter() {
+        sink.subscribe(topic.channel()).await?;
     }
+    connected.send_replace(true);
     loop {
         tokio::select! {
             want = wanted.recv() => match want {
@@ -159,10 +231,11 @@ async fn follow_once(
                 let Some(message) = message else {
                     return Err((redis::ErrorKind::Io, "the connection was closed").into());
                 };
-                let id = message.get_channel_name().rsplit(':').next().and_then(|id| id.parse().ok());
-                let events = ListEventsResponse::decode(message.get_payload_bytes());
-                if let (Some(id), Ok(response)) = (id, events) {
-                    deliver(id, response.events);
+                let topic = message.get_channel_name().strip_prefix(T::PREFIX);
+                let topic = topic.and_then(|topic| topic.parse().ok());
+                let said = T::Message::decode(message.get_payload_bytes());
+                if let (Some(topic), Ok(said)) = (topic, said) {
+                    deliver(topic, said);
                 }
             }
         }
@@ -171,33 +244,32 @@ async fn follow_once(
 
 /// Notes what is wanted before it asks for it, so that a connection that breaks in
 /// between leaves nobody out of the next one.
-async fn change(
+async fn change<T: Topic>(
     sink: &mut PubSubSink,
-    followed: &mut HashSet<SessionId>,
-    want: Want,
+    followed: &mut HashSet<T>,
+    want: Want<T>,
 ) -> RedisResult<()> {
     match want {
-        Want::Start(id, flowing) => {
-            followed.insert(id);
-            sink.subscribe(channel(id)).await?;
+        Want::Start(topic, flowing) => {
+            followed.insert(topic.clone());
+            sink.subscribe(topic.channel()).await?;
             let _ = flowing.send(());
         }
-        Want::Stop(id) => {
-            followed.remove(&id);
-            sink.unsubscribe(channel(id)).await?;
+        Want::Stop(topic) => {
+            followed.remove(&topic);
+            sink.unsubscribe(topic.channel()).await?;
         }
     }
     Ok(())
 }
 
-fn note(followed: &mut HashSet<SessionId>, want: Want) {
+fn note<T: Topic>(followed: &mut HashSet<T>, want: Want<T>) {
     match want {
-        Want::Start(id, _) => followed.insert(id),
-        Want::Stop(id) => followed.remove(&id),
+        Want::Start(topic, _) => followed.insert(topic),
+        Want::Stop(topic) => followed.remove(&topic),
     };
 }
 
-/// The one place that spells the channel's name.
-fn channel(id: SessionId) -> String {
-    format!("windlass:session:{id}")
+fn nudges(replica: ReplicaId) -> String {
+    format!("windlass:replica:{replica}")
 }

@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 use chassis::Tenant;
 
@@ -28,6 +28,10 @@ pub struct Serve {
     #[arg(long, env, default_value = "http://localhost:50052")]
     pub tools_url: String,
 
+    /// Directory of manifests, `<agent>.json` or `.yaml`, that every tenant has unless it puts its own.
+    #[arg(long, env)]
+    pub agents: Option<PathBuf>,
+
     /// How many turns this process runs at once.
     #[arg(long, env, default_value_t = 256)]
     pub max_turns: usize,
@@ -51,6 +55,26 @@ pub struct Serve {
     /// Seconds a model may be silent before its answer counts as broken off.
     #[arg(long, env, default_value_t = 120.0)]
     pub model_silence: f64,
+
+    /// Seconds after which a question to a person expires; 0: never.
+    #[arg(long, env, default_value_t = 604_800.0)]
+    pub action_expiry: f64,
+
+    /// Seconds an event may wait for a reader before the reader is dropped.
+    #[arg(long, env, default_value_t = 10.0)]
+    pub reader_patience: f64,
+
+    /// Seconds between two looks for logs to seal, to join and to shorten.
+    #[arg(long, env, default_value_t = 5.0)]
+    pub sweep: f64,
+
+    /// Seconds after which the deltas of a finished turn become one; 0: never.
+    #[arg(long, env, default_value_t = 7.0 * 86_400.0)]
+    pub delta_retention: f64,
+
+    /// Seconds after which the events of a finished turn are removed; 0: never. Messages stay.
+    #[arg(long, env, default_value_t = 0.0)]
+    pub log_retention: f64,
 
     #[command(flatten)]
     pub chassis: chassis::Args,

@@ -2,7 +2,7 @@ use chassis::{ParseIdError, status};
 use proto::error::v1::Reason;
 use tonic::Status;
 
-use crate::ids::{SessionId, TurnId};
+use crate::ids::{ActionId, MessageId, SessionId, TurnId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -18,11 +18,38 @@ pub enum Error {
     #[error("session {session_id} has no turn {turn_id}")]
     TurnNotFound { session_id: SessionId, turn_id: TurnId },
 
+    #[error("turn {turn_id} is over, there is nothing to interrupt")]
+    TurnOver { turn_id: TurnId, status: String },
+
+    #[error("session {0} runs no turn, there is nothing to interrupt")]
+    NothingRuns(SessionId),
+
+    #[error("session {session_id} has no action {action_id}")]
+    ActionNotFound { session_id: SessionId, action_id: ActionId },
+
+    #[error("action {action_id} is {status}, the first answer stands")]
+    ActionResolved { action_id: ActionId, status: String },
+
+    #[error("action {action_id} does not take this answer: {problem}")]
+    ActionWrongAnswer { action_id: ActionId, allowed: &'static str, problem: String },
+
     #[error("session {id} is busy, and the run policy says to refuse")]
     SessionBusy { id: SessionId, turn_id: Option<TurnId> },
 
     #[error("session {id} has {limit} turns waiting, which is as many as it may")]
     QueueFull { id: SessionId, limit: i32 },
+
+    #[error("turn {turn_id} is not queued, it is {status}")]
+    TurnNotQueued { session_id: SessionId, turn_id: TurnId, status: String },
+
+    #[error("session {id} is not at rest: {problem}")]
+    NotAtRest { id: SessionId, turn_id: Option<TurnId>, problem: &'static str },
+
+    #[error("session {session_id} has no visible message {message_id}")]
+    MessageNotFound { session_id: SessionId, message_id: MessageId },
+
+    #[error("session {id} cannot be rewound so: {problem}")]
+    NothingToRewind { id: SessionId, problem: String },
 
     #[error("request id {0} was used before for something else")]
     RequestIdReused(String),
@@ -30,14 +57,32 @@ pub enum Error {
     #[error("agent {0} not found")]
     AgentNotFound(String),
 
+    #[error("agent {0} ships with the server and cannot be deleted")]
+    AgentBuiltIn(String),
+
     #[error("invalid manifest: {field}: {problem}")]
     AgentInvalid { field: &'static str, problem: String },
+
+    #[error("there is no {scope} memory {name}")]
+    MemoryNotFound { scope: &'static str, name: String },
 
     #[error("the cursor in {0} is not one of ours")]
     InvalidCursor(&'static str),
 
     #[error("session {id} ends at sequence {last}, before {after}")]
     CursorAhead { id: SessionId, after: i64, last: i64 },
+
+    #[error("session {id} no longer holds what follows sequence {after}; it goes on at {first}")]
+    CursorExpired { id: SessionId, after: i64, first: i64 },
+
+    #[error("this reader did not keep up, subscribe again after sequence {last}")]
+    ReaderTooSlow { id: SessionId, last: i64 },
+
+    #[error("this watcher did not keep up, list the sessions and watch again")]
+    WatcherTooSlow,
+
+    #[error("invalid import, line {line}: {problem}")]
+    ImportInvalid { line: usize, problem: String },
 
     #[error("key {0} not found")]
     KeyNotFound(String),
@@ -70,7 +115,24 @@ impl From<Error> for Status {
                 Reason::TurnNotFound,
                 vec![("session_id", session_id.to_string()), ("turn_id", turn_id.to_string())],
             ),
-            Error::SessionBusy { id, turn_id } => (
+            Error::TurnOver { turn_id, status } => (
+                Reason::TurnOver,
+                vec![("turn_id", turn_id.to_string()), ("status", status.clone())],
+            ),
+            Error::NothingRuns(_) => (Reason::TurnOver, vec![]),
+            Error::ActionNotFound { session_id, action_id } => (
+                Reason::ActionNotFound,
+                vec![("session_id", session_id.to_string()), ("action_id", action_id.to_string())],
+            ),
+            Error::ActionResolved { action_id, status } => (
+                Reason::ActionResolved,
+                vec![("action_id", action_id.to_string()), ("status", status.clone())],
+            ),
+            Error::ActionWrongAnswer { action_id, allowed, .. } => (
+                Reason::ActionWrongAnswer,
+                vec![("action_id", action_id.to_string()), ("allowed", (*allowed).to_owned())],
+            ),
+            Error::SessionBusy { id, turn_id } | Error::NotAtRest { id, turn_id, .. } => (
                 Reason::SessionBusy,
                 vec![
                     ("session_id", id.to_string()),
@@ -81,13 +143,37 @@ impl From<Error> for Status {
                 Reason::QueueFull,
                 vec![("session_id", id.to_string()), ("limit", limit.to_string())],
             ),
+            Error::TurnNotQueued { session_id, turn_id, status } => (
+                Reason::TurnNotQueued,
+                vec![
+                    ("session_id", session_id.to_string()),
+                    ("turn_id", turn_id.to_string()),
+                    ("status", status.clone()),
+                ],
+            ),
+            Error::MessageNotFound { session_id, message_id } => (
+                Reason::MessageNotFound,
+                vec![
+                    ("session_id", session_id.to_string()),
+                    ("message_id", message_id.to_string()),
+                ],
+            ),
+            Error::NothingToRewind { id, .. } => {
+                (Reason::NothingToRewind, vec![("session_id", id.to_string())])
+            }
             Error::RequestIdReused(id) => {
                 (Reason::RequestIdReused, vec![("request_id", id.clone())])
             }
-            Error::AgentNotFound(agent) => (Reason::AgentNotFound, vec![("agent", agent.clone())]),
+            Error::AgentNotFound(agent) | Error::AgentBuiltIn(agent) => {
+                (Reason::AgentNotFound, vec![("agent", agent.clone())])
+            }
             Error::AgentInvalid { field, .. } => {
                 (Reason::AgentInvalid, vec![("field", (*field).to_owned())])
             }
+            Error::MemoryNotFound { scope, name } => (
+                Reason::MemoryNotFound,
+                vec![("scope", (*scope).to_owned()), ("name", name.clone())],
+            ),
             Error::InvalidCursor(field) => {
                 (Reason::InvalidCursor, vec![("field", (*field).to_owned())])
             }
@@ -98,6 +184,23 @@ impl From<Error> for Status {
                     ("after_sequence", after.to_string()),
                     ("last_sequence", last.to_string()),
                 ],
+            ),
+            Error::CursorExpired { id, after, first } => (
+                Reason::CursorExpired,
+                vec![
+                    ("session_id", id.to_string()),
+                    ("after_sequence", after.to_string()),
+                    ("first_sequence", first.to_string()),
+                ],
+            ),
+            Error::ReaderTooSlow { id, last } => (
+                Reason::ReaderTooSlow,
+                vec![("session_id", id.to_string()), ("last_sequence", last.to_string())],
+            ),
+            Error::WatcherTooSlow => (Reason::ReaderTooSlow, vec![]),
+            Error::ImportInvalid { line, problem } => (
+                Reason::ImportInvalid,
+                vec![("line", line.to_string()), ("problem", problem.clone())],
             ),
             Error::KeyNotFound(id) => (Reason::KeyNotFound, vec![("key_id", id.clone())]),
             Error::ScopeNotHeld(scope) => (Reason::ScopeMissing, vec![("scope", scope.clone())]),

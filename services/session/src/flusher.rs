@@ -21,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     bus::Bus,
-    ids::{ReplicaId, TurnId},
+    ids::{ReplicaId, SessionId},
     pending::{Owner, Pending},
-    store::turns::Claim,
+    store::turns::{Claim, Interrupt},
 };
 use shard::Shard;
 
@@ -46,11 +46,11 @@ pub enum Stopped {
 }
 
 /// What the owner of a session learns from writing for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
     GoOn,
     /// Somebody wants this turn stopped.
-    Interrupt(TurnId),
+    Interrupt(Interrupt),
     /// Writing is over; `flush` says why.
     Stopped,
 }
@@ -68,11 +68,20 @@ impl Flusher {
         Flusher { shards: (0..shards.max(1)).map(start).collect() }
     }
 
+    /// Stops a turn that runs here.
+    pub fn interrupt(&self, session_id: SessionId, interrupt: Interrupt) {
+        self.shard(session_id).interrupt(session_id, interrupt);
+    }
+
+    fn shard(&self, session_id: SessionId) -> &Arc<Shard> {
+        let mut hasher = DefaultHasher::new();
+        session_id.hash(&mut hasher);
+        &self.shards[hasher.finish() as usize % self.shards.len()]
+    }
+
     /// The way to write for a session this replica has claimed.
     pub fn writer(&self, claim: &Claim) -> Writer {
-        let mut hasher = DefaultHasher::new();
-        claim.session_id.hash(&mut hasher);
-        let shard = self.shards[hasher.finish() as usize % self.shards.len()].clone();
+        let shard = self.shard(claim.session_id).clone();
         let owner = Owner::from(claim);
         let signals = shard.open(owner.clone());
         Writer { shard, owner, signals }

@@ -1,12 +1,21 @@
 //! What running turns share: the database, the bus, the other services, the agents.
 
-use std::{sync::Arc, time::Duration};
+mod files;
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use chassis::{Auth, Caller, Peer, Tenant};
 use moka::future::Cache;
 use proto::{
-    models::v1::model_service_client::ModelServiceClient,
-    tools::v1::{ListToolsRequest, Tool, tool_service_client::ToolServiceClient},
+    event::v1::Payload,
+    models::v1::{
+        CountTokensRequest, ExplainRouteRequest, ListModelsRequest, Prompt, Target,
+        model_service_client::ModelServiceClient,
+    },
+    tools::v1::{
+        ListToolsRequest, Tool, file_service_client::FileServiceClient,
+        tool_service_client::ToolServiceClient,
+    },
 };
 use sqlx::PgPool;
 use tonic::{Status, transport::Channel};
@@ -18,8 +27,10 @@ use crate::{
     driven::Driven,
     error::{Error, Result},
     flusher::Flusher,
-    ids::ReplicaId,
+    ids::{ReplicaId, WorkspaceId},
+    shipped::Shipped,
     store,
+    surroundings::Surroundings,
 };
 
 pub struct Host {
@@ -32,12 +43,43 @@ pub struct Host {
     tools: Peer,
     /// The sessions this process owns and knows that it owns.
     pub driven: Driven,
+    /// What every tenant has that did not put its own in the place.
+    pub shipped: Shipped,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
+    surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
+    /// The models that would answer, best first.
+    routes: Cache<Route, Arc<Vec<Room>>>,
+}
+
+/// Whose request would go where: tenant, model, profile, capabilities.
+type Route = (Tenant, String, String, Vec<String>);
+
+/// What a model can take.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Room {
+    /// `provider/model`.
+    pub model: String,
+    context_tokens: i32,
+    output_tokens: i32,
+}
+
+impl Room {
+    /// The context less what is kept for the answer.
+    pub fn usable_tokens(&self, max_output_tokens: i32) -> i32 {
+        let answer = match max_output_tokens {
+            0 => self.output_tokens,
+            most => most.min(self.output_tokens),
+        };
+        (self.context_tokens - answer).max(0)
+    }
 }
 
 /// How long an agent or a tool that changed may still be seen as it was.
 const STALE: Duration = Duration::from_secs(2);
+
+/// How long a catalogue of models is good for; it changes with deployments.
+const ROUTES: Duration = Duration::from_secs(10);
 
 /// How long an answer may take that is not a stream.
 pub const ANSWER: Duration = Duration::from_secs(10);
@@ -60,8 +102,11 @@ impl Host {
             models: Peer::new("models", &config.models_url, tls, auth)?,
             tools: Peer::new("tools", &config.tools_url, tls, auth)?,
             driven: Driven::default(),
+            shipped: Shipped::load(config.agents.as_deref())?,
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
+            surroundings: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
+            routes: Cache::builder().max_capacity(10_000).time_to_live(ROUTES).build(),
             config: config.clone(),
         })
     }
@@ -76,12 +121,20 @@ impl Host {
         (chassis::client!(client, self.config.chassis), &self.tools)
     }
 
+    pub fn files(&self) -> (FileServiceClient<Channel>, &Peer) {
+        let client = FileServiceClient::new(self.tools.channel());
+        (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
     /// The tenant's agent of this name, or the one that ships with the server.
     pub async fn agent(&self, tenant: &Tenant, id: &str) -> Result<Arc<Agent>> {
         let key = (tenant.clone(), id.to_owned());
         let load = async {
             let stored = store::agents::get(&self.db, tenant, id, 0).await?;
-            Ok(stored.map(|stored| stored.agent).or_else(|| Agent::built_in(id)).map(Arc::new))
+            Ok(stored
+                .map(|stored| stored.agent)
+                .or_else(|| self.shipped.get(id).cloned())
+                .map(Arc::new))
         };
         let found = self.agents.try_get_with(key, load).await;
         match found {
@@ -106,6 +159,59 @@ impl Host {
         };
         let found = self.catalogue.try_get_with(caller.tenant.clone(), load).await;
         found.map_err(|status| (*status).clone())
+    }
+
+    /// What the workspace says about itself.
+    pub async fn surroundings(&self, caller: &Caller, id: WorkspaceId) -> Arc<Surroundings> {
+        let key = (caller.tenant.clone(), id);
+        let load = async { Arc::new(files::surroundings(self, caller, id).await) };
+        self.surroundings.get_with(key, load).await
+    }
+
+    /// The models that would answer, best first. Nothing, where nobody can say or nobody would.
+    pub async fn rooms(&self, caller: &Caller, target: &Target) -> Arc<Vec<Room>> {
+        let Target { model, profile, capabilities } = target.clone();
+        let key = (caller.tenant.clone(), model, profile, capabilities);
+        let found = self.routes.try_get_with(key, self.find_rooms(caller, target)).await;
+        found.unwrap_or_else(|status| {
+            tracing::warn!(%status, "cannot ask how large a context may be");
+            Arc::default()
+        })
+    }
+
+    async fn find_rooms(&self, caller: &Caller, target: &Target) -> Result<Arc<Vec<Room>>, Status> {
+        let (mut client, peer) = self.models();
+        let (mut other, _) = self.models();
+        let explain = ExplainRouteRequest { target: Some(target.clone()), tokens: 0 };
+        let list = ListModelsRequest { page_size: 500, ..ListModelsRequest::default() };
+        let (explained, listed) = tokio::try_join!(
+            client.explain_route(peer.request_within(ANSWER, caller, explain)),
+            other.list_models(peer.request_within(ANSWER, caller, list)),
+        )?;
+        let models = listed.into_inner().models.into_iter();
+        let models: HashMap<_, _> = models.map(|model| (model.model.clone(), model)).collect();
+        let facts = explained.into_inner().facts.into_iter();
+        let names = facts.filter_map(|fact| match fact.payload {
+            Some(Payload::RoutingDecided(decided)) => {
+                let first = format!("{}/{}", decided.provider, decided.model);
+                Some([vec![first], decided.fallbacks].concat())
+            }
+            _ => None,
+        });
+        let rooms = names.flatten().filter_map(|name| {
+            let model = models.get(&name)?;
+            let (context_tokens, output_tokens) = (model.context_tokens, model.output_tokens);
+            Some(Room { model: name, context_tokens, output_tokens })
+        });
+        Ok(Arc::new(rooms.collect()))
+    }
+
+    /// How many tokens a prompt has for a model, if the models service can say.
+    pub async fn count_tokens(&self, caller: &Caller, prompt: Prompt, model: &str) -> Option<i32> {
+        let (mut client, peer) = self.models();
+        let request = CountTokensRequest { prompt: Some(prompt), model: model.to_owned() };
+        let counted = client.count_tokens(peer.request_within(ANSWER, caller, request)).await;
+        Some(counted.ok()?.into_inner().tokens)
     }
 }
 

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use proto::event::v1::Event;
+use prost::Message as _;
+use proto::{event::v1::Event, session::v1::ListEventsResponse};
 use sqlx::PgPool;
 use tokio::{
     sync::{broadcast, mpsc, oneshot},
@@ -24,6 +25,9 @@ use crate::{
 /// How far a reader may fall behind the live tail before it reads from Postgres.
 const TAIL: usize = 128;
 
+/// More than this is not kept for readers.
+const LARGE: usize = 64 * 1024;
+
 /// A lost publication costs a reader this long and never an event.
 const POLL: Duration = Duration::from_secs(1);
 
@@ -36,12 +40,14 @@ pub enum Notice {
     Events(Arc<[Event]>),
     /// The log reaches this far.
     Reached(i64),
+    /// The session was deleted.
+    Gone,
 }
 
 #[derive(Clone)]
 pub struct Hub {
     topics: Arc<Mutex<HashMap<SessionId, Topic>>>,
-    wants: mpsc::UnboundedSender<Want>,
+    wants: mpsc::UnboundedSender<Want<SessionId>>,
 }
 
 struct Topic {
@@ -62,7 +68,7 @@ impl Hub {
         let (wants, wanted) = mpsc::unbounded_channel();
         let hub = Hub { topics: Arc::default(), wants };
         let readers = hub.clone();
-        let deliver = move |id, events: Vec<Event>| readers.tell(id, Notice::Events(events.into()));
+        let deliver = move |id, said: ListEventsResponse| readers.tell(id, notice(said));
         bus.follow(wanted, deliver, stop.clone());
         tokio::spawn(stop.run_until_cancelled_owned(hub.clone().poll(db)));
         hub
@@ -108,13 +114,24 @@ impl Hub {
             }
             match store::sessions::last_sequences(&db, &ids).await {
                 Ok(reached) => {
-                    for (id, last) in reached {
-                        self.tell(id, Notice::Reached(last));
+                    let reached: HashMap<_, _> = reached.into_iter().collect();
+                    for id in ids {
+                        let last = reached.get(&id);
+                        self.tell(id, last.map_or(Notice::Gone, |last| Notice::Reached(*last)));
                     }
                 }
                 Err(error) => warn!(%error, "cannot look for events that were not published"),
             }
         }
+    }
+}
+
+/// What readers are told of a publication. A large one they read from Postgres, each when it can
+/// take it, so that one that does not keep up holds up to 8 MiB and not as much as was said.
+fn notice(said: ListEventsResponse) -> Notice {
+    match said.events.last() {
+        Some(last) if said.encoded_len() > LARGE => Notice::Reached(last.sequence),
+        _ => Notice::Events(said.events.into()),
     }
 }
 

@@ -8,8 +8,10 @@ chassis::id!(PartId, "prt");
 chassis::id!(TurnId, "turn");
 chassis::id!(StepId, "step");
 chassis::id!(ToolCallId, "call");
+chassis::id!(ActionId, "act");
 chassis::id!(WorkspaceId, "ws");
 chassis::id!(ReplicaId, "rep");
+chassis::id!(ChannelId, "chn");
 
 impl SessionId {
     /// A session has one thread.
@@ -21,6 +23,13 @@ impl SessionId {
     pub fn event(self, sequence: i64) -> String {
         let session = self.to_string();
         format!("evt_{}_{sequence:010}", session.trim_start_matches("ses_"))
+    }
+}
+
+impl ToolCallId {
+    /// A person is asked about a call at most once.
+    pub fn action(self) -> ActionId {
+        ActionId::from_uuid(self.uuid())
     }
 }
 

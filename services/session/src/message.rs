@@ -35,6 +35,9 @@ pub struct Metadata {
     pub model: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub headless: bool,
+    /// Of a user message: asks for a summary of what was said before, and for nothing else.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub compact: bool,
     /// When it was put into the queue, in milliseconds since 1970.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<i64>,
@@ -44,6 +47,9 @@ pub struct Metadata {
     pub cost_micros: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_digest: Option<String>,
+    /// Of the tools as the model saw them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub catalog_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
     /// What fired the turn, when no person did.
@@ -106,6 +112,15 @@ pub struct ToolUse {
     #[serde(skip)]
     pub tool: String,
     pub state: ToolState,
+    /// It changes nothing, so it may run beside others of its kind.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub read_only: bool,
+    /// It was about to run when this was stored, so whether it ran is unknown until it ends.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub running: bool,
+    /// What became of the question whether it may run, or of the question it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     /// JSON text, kept to the letter: exactly this is evaluated, approved and run.
     pub input_json: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -123,6 +138,36 @@ pub enum ToolState {
     InputAvailable,
     OutputAvailable,
     OutputError,
+}
+
+/// Where something stands that a person was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Asked {
+    Open,
+    Approved,
+    Rejected,
+    Answered,
+    Expired,
+    Cancelled,
+}
+
+impl ToolUse {
+    /// A call as it begins.
+    pub fn new(tool_call_id: ToolCallId, tool: String) -> ToolUse {
+        ToolUse {
+            tool_call_id,
+            tool,
+            state: ToolState::InputStreaming,
+            read_only: false,
+            running: false,
+            asked: None,
+            input_json: String::new(),
+            output_json: None,
+            error_text: None,
+            metadata: None,
+        }
+    }
 }
 
 impl ToolState {
@@ -221,13 +266,14 @@ mod tests {
             Part::text("hello"),
             Part::Reasoning(Text { text: "hm".into(), streaming: true, signature: "sig".into() }),
             Part::Tool(ToolUse {
-                tool_call_id: ToolCallId::new(),
-                tool: "bash".into(),
                 state: ToolState::OutputError,
+                read_only: true,
+                running: true,
+                asked: Some(Asked::Approved),
                 input_json: r#"{"b": 1, "a": 1.0}"#.into(),
-                output_json: None,
                 error_text: Some("no".into()),
                 metadata: Some(ToolMetadata { duration_ms: 3, ..ToolMetadata::default() }),
+                ..ToolUse::new(ToolCallId::new(), "bash".into())
             }),
             Part::File(File { name: "a.png".into(), data: vec![1, 2], ..File::default() }),
             Part::Data { kind: "data-compaction".into(), data: json!({"summary": "s"}) },

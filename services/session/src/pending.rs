@@ -1,5 +1,6 @@
 //! What a session has to say that is not committed yet, and how it merges. No I/O.
 
+use chassis::Tenant;
 use jiff::Timestamp;
 use proto::{
     event::v1::{Event, Payload, RareIds, SCHEMA_VERSION, Usage},
@@ -8,13 +9,13 @@ use proto::{
 use serde_json::value::RawValue;
 
 use crate::{
-    ids::{PartId, ReplicaId, SessionId, TurnId},
+    ids::{PartId, ReplicaId, SessionId, ToolCallId, TurnId},
     store::{
         flush::{self, Batch, Lease},
         turns::Claim,
     },
     time,
-    turn::{Ending, Step},
+    turn::{Asking, Ending, Step},
 };
 
 /// The rows of one session's next flush.
@@ -28,8 +29,10 @@ pub struct Pending {
     prompts: Vec<flush::Prompt>,
     turn: Option<flush::Turn>,
     sum: Option<flush::Sum>,
+    actions: Vec<flush::Action>,
     status: Option<&'static str>,
     status_message: Option<String>,
+    parks: bool,
     ending: Option<Ending>,
     bytes: usize,
 }
@@ -42,7 +45,9 @@ impl Pending {
             && self.prompts.is_empty()
             && self.turn.is_none()
             && self.sum.is_none()
+            && self.actions.is_empty()
             && self.status.is_none()
+            && !self.parks
             && self.ending.is_none()
     }
 
@@ -51,8 +56,9 @@ impl Pending {
         self.bytes
     }
 
-    pub fn ends(&self) -> bool {
-        self.ending.is_some()
+    /// Whether the session may have something to claim afterwards.
+    pub fn lets_go(&self) -> bool {
+        self.ending.is_some() || self.parks
     }
 
     /// Adds an event, or lets the last one grow: deltas of one part that nobody has seen
@@ -84,7 +90,7 @@ impl Pending {
             turn_id,
             ordinal: self.events.len() as i64 - 1,
             status,
-            synthetic: false,
+            synthetic: step.is_compaction(),
             metadata,
             created_at: now,
         });
@@ -118,6 +124,7 @@ impl Pending {
             "completed" => "completed",
             "failed" => "failed",
             "cancelled" => "cancelled",
+            "blocked" => "waiting",
             _ => "running",
         };
         self.turn = Some(flush::Turn { lease: 0, id, status, view: view.clone() });
@@ -130,6 +137,36 @@ impl Pending {
         sum.output_tokens += i64::from(usage.output);
         sum.cost_micros += cost_micros;
         sum.model_calls += 1;
+    }
+
+    /// Stores that a person is asked about a call.
+    pub fn ask(
+        &mut self,
+        turn_id: TurnId,
+        step: &Step,
+        id: ToolCallId,
+        asking: &Asking,
+        now: Timestamp,
+    ) {
+        let (permission, pattern) = asking.rule.clone().unzip();
+        self.actions.push(flush::Action {
+            lease: 0,
+            id: id.action(),
+            turn_id,
+            step_id: step.message_id.step(),
+            tool_call_id: id,
+            kind: asking.request.kind.clone(),
+            request: asking.request.clone(),
+            permission,
+            pattern,
+            created_at: now,
+            expires_at: asking.request.expire_time.and_then(time::from_proto),
+        });
+    }
+
+    /// Lets go of the session until people have answered.
+    pub fn park(&mut self) {
+        self.parks = true;
     }
 
     pub fn show(&mut self, status: &'static str, message: String) {
@@ -164,6 +201,9 @@ impl Pending {
             .prompts
             .extend(self.prompts.iter().cloned().map(|row| flush::Prompt { lease, ..row }));
         batch.turns.extend(self.turn.iter().cloned().map(|row| flush::Turn { lease, ..row }));
+        batch
+            .actions
+            .extend(self.actions.iter().cloned().map(|row| flush::Action { lease, ..row }));
         batch.sums.extend(self.sum.iter().map(|row| flush::Sum { lease, ..*row }));
         batch.leases.push(Lease {
             lease,
@@ -173,6 +213,7 @@ impl Pending {
             count: self.events.len(),
             status: self.status,
             status_message: self.status_message.clone(),
+            parks: self.parks,
             ends: self.ending.as_ref().map(|ending| match ending {
                 Ending::Completed | Ending::Cancelled | Ending::Failed => "idle",
                 Ending::Broken { .. } => "error",
@@ -205,6 +246,7 @@ impl Pending {
 /// What an owner proves itself with.
 #[derive(Debug, Clone)]
 pub struct Owner {
+    pub tenant: Tenant,
     pub session_id: SessionId,
     pub turn_id: TurnId,
     pub epoch: i64,
@@ -214,6 +256,7 @@ pub struct Owner {
 impl From<&Claim> for Owner {
     fn from(claim: &Claim) -> Owner {
         Owner {
+            tenant: claim.tenant.clone(),
             session_id: claim.session_id,
             turn_id: claim.turn_id,
             epoch: claim.epoch,

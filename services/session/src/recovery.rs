@@ -77,10 +77,13 @@ async fn adopt(
             continue;
         }
         match replicas::adopt(&host.db, host.replica, orphan.session_id, dead).await? {
-            Adopted::Begun(claim) => {
-                tokio::spawn(driver::run(host.clone(), claim, Start::Orphaned, done.clone()));
+            Adopted::Begun(claim, context) => {
+                let host = host.clone();
+                tokio::spawn(driver::run(host, claim, *context, Start::Orphaned, done.clone()));
             }
-            Adopted::Ready => host.bus.publish(orphan.session_id, vec![], true),
+            Adopted::Ready => {
+                host.bus.publish(&orphan.tenant, orphan.session_id, vec![], true);
+            }
             Adopted::Gone => {}
         }
     }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, api, bus::Bus, config::Serve, flusher::Flusher, heart, host::Host, hub::Hub,
-    ids::ReplicaId, store::replicas, worker,
+    ids::ReplicaId, keeper, lifecycle::Lifecycle, patrol, purge, store::replicas, worker,
 };
 
 /// Runs the service until `stop`, then finishes what it had begun.
@@ -35,14 +35,20 @@ pub async fn serve(
     let bus = Bus::start(redis.clone(), done.clone());
     let flusher = Flusher::start(&db, &bus, replica, config.flushers, &done);
     let hub = Hub::start(&bus, db.clone(), done.clone());
+    let lifecycle = Lifecycle::start(&bus, db.clone(), done.clone());
     let host = Arc::new(Host::new(replica, db.clone(), bus, flusher, &config, &auth)?);
 
     replicas::register(&db, replica, &listener.local_addr()?.to_string()).await?;
     tokio::spawn(heart::beat(host.clone(), stop.clone(), done.clone()));
+    let nudges = host.bus.nudges(replica, done.clone());
+    tokio::spawn(patrol::run(host.clone(), nudges, done.clone()));
+    tokio::spawn(purge::run(db.clone(), stop.clone()));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(keeper::run(host.clone())));
     let working = tokio::spawn(worker::run(host.clone(), stop.clone()));
 
     let server = chassis::Server::new("session", &config.chassis, &db, auth).redis(&redis);
-    let served = server.serve(listener, api::routes(host, hub, stop.clone()), stop.clone()).await;
+    let routes = api::routes(host, hub, lifecycle, stop.clone());
+    let served = server.serve(listener, routes, stop.clone()).await;
     stop.cancel();
     working.await?;
     replicas::leave(&db, replica).await?;

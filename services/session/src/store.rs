@@ -1,13 +1,22 @@
 //! How sessions are kept. All the SQL.
 
+pub mod actions;
+pub mod admin;
 pub mod agents;
+pub mod channels;
 pub mod events;
 pub mod flush;
+pub mod history;
+pub mod memories;
+pub mod imports;
 pub mod messages;
+pub mod queue;
 pub mod replicas;
+pub mod seals;
 pub mod sessions;
 pub mod snapshot;
 pub mod turns;
+pub mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 
 use chassis::Tenant;
 use jiff::Timestamp;
-use proto::event::v1::{Event, ModelDelta, Payload, RareIds, TurnCompleted, TurnStarted};
+use proto::event::v1::{Event, ModelDelta, Payload, TurnCompleted, TurnStarted};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -15,9 +15,9 @@ use crate::{
         flush::{self, Answer, Batch},
         replicas,
         sessions::{self, NewSession},
-        turns::{self, Claim, NewTurn, Stamp, Submitted, Trace},
+        turns::{self, Claim, NewTurn, Stamp, Submitted},
     },
-    turn::Step,
+    turn::{Ending, Step},
 };
 
 pub struct World {
@@ -105,7 +105,7 @@ impl World {
     }
 
     pub async fn claim(&self, id: SessionId) -> Claim {
-        turns::claim(&self.db, self.replica, &[id]).await.unwrap().remove(0)
+        turns::claim(&self.db, self.replica, &[id]).await.unwrap().remove(0).0
     }
 
     /// A session whose turn this replica has just claimed.
@@ -163,10 +163,36 @@ impl World {
     pub async fn turn_status(&self, session_id: SessionId, id: TurnId) -> String {
         turns::get(&self.db, &self.tenant, session_id, id).await.unwrap().status
     }
+
+    /// Ends the claimed turn. What waits goes on after a good end and not after a broken one.
+    pub async fn end(&self, claim: &Claim, ending: Ending) {
+        let end = pending(|pending, now| {
+            pending.append(completed(), now);
+            pending.end(ending);
+        });
+        self.flush(&Owner::from(claim), &end).await.unwrap();
+    }
+
+    /// A session that runs a turn, and these turns in its queue.
+    pub async fn queued<const N: usize>(&self, texts: [&str; N]) -> (Claim, [TurnId; N]) {
+        let claim = self.claimed().await;
+        let mut turns = [claim.turn_id; N];
+        for (turn, text) in turns.iter_mut().zip(texts) {
+            *turn = self.submit(claim.session_id, text).await.turn_id;
+        }
+        (claim, turns)
+    }
+
+    /// The queue, by what its turns say.
+    pub async fn queue(&self, id: SessionId) -> Vec<String> {
+        let mut db = self.db.acquire().await.unwrap();
+        let queue = crate::store::snapshot::queue(&mut db, id).await.unwrap();
+        queue.into_iter().map(|turn| turn.preview).collect()
+    }
 }
 
 pub fn stamp(runtime_id: ReplicaId) -> Stamp {
-    Stamp { runtime_id, trace: Trace::default(), ids: RareIds::default() }
+    Stamp::of(runtime_id)
 }
 
 pub fn batch(by: ReplicaId, rows: &[(&Owner, &Pending)]) -> Batch {

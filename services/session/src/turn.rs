@@ -7,6 +7,7 @@
 mod input;
 mod effect;
 mod speaking;
+mod compacting;
 mod acting;
 mod ending;
 #[cfg(test)]
@@ -15,17 +16,22 @@ mod tests;
 use proto::event::v1::{Event, Payload, TurnStarted, Usage};
 
 use crate::{
+    compaction,
     ids::{MessageId, StepId, ToolCallId},
     message::{MessageStatus, Metadata, Part, ToolUse},
 };
 
+pub use acting::QUESTION;
 pub use effect::{Effect, Ending};
-pub use input::{Decision, Failure, Finished, Input, Outcome, Stop};
+pub use input::{
+    Asking, Compaction, Decision, Failure, Finished, Input, Outcome, Resolution, Stop, Trigger,
+};
 
 /// Where a turn stands. Moved on by [`Turn::step`] and by nothing else.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     limits: Limits,
+    purpose: Purpose,
     steps: Vec<Step>,
     phase: Phase,
     usage: Usage,
@@ -39,6 +45,17 @@ pub struct Limits {
     pub steps: usize,
     /// Tries of one model call, the first included.
     pub attempts: u32,
+    /// What all model calls of one turn may read and write.
+    pub tokens: Option<i64>,
+}
+
+/// What a turn is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To answer its message.
+    Answer,
+    /// To summarize what was said before it.
+    Compact,
 }
 
 /// One model call and the tools it asked for: an assistant message.
@@ -48,6 +65,13 @@ pub struct Step {
     pub status: MessageStatus,
     pub metadata: Metadata,
     pub parts: Vec<Part>,
+}
+
+impl Step {
+    /// Whether it holds a summary in place of an answer.
+    pub fn is_compaction(&self) -> bool {
+        matches!(self.parts.first(), Some(Part::Data { kind, .. }) if kind == compaction::KIND)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,8 +84,12 @@ enum Phase {
     Streaming { attempt: u32 },
     /// The model failed and is asked again a little later.
     Resting { attempt: u32 },
+    /// The history is summarized; then the model is asked.
+    Compacting { trigger: Trigger, attempt: u32 },
     /// The tools of the last step are evaluated and run.
     Acting(Vec<Call>),
+    /// Waits for people. Nobody needs this in memory; it is here to be compared with.
+    Parked(Vec<Call>),
     /// Ended. Whatever still arrives is ignored.
     Over,
 }
@@ -77,18 +105,26 @@ struct Call {
 enum Progress {
     Pending,
     Evaluating,
+    /// It runs when its turn comes.
+    Allowed {
+        /// By a person.
+        approved: bool,
+    },
+    /// A person is asked.
+    Waiting,
     Running,
     Done,
 }
 
 impl Turn {
-    pub fn new(limits: Limits) -> Turn {
-        Turn { limits, steps: vec![], phase: Phase::New, usage: Usage::default(), cost_micros: 0 }
+    pub fn new(limits: Limits, purpose: Purpose) -> Turn {
+        let (steps, phase, usage) = (vec![], Phase::New, Usage::default());
+        Turn { limits, purpose, steps, phase, usage, cost_micros: 0 }
     }
 
-    /// Rebuilds a turn from what is stored of it, in order to bring it to its end.
-    pub fn restore(limits: Limits, steps: Vec<Step>) -> Turn {
-        let mut turn = Turn { steps, ..Turn::new(limits) };
+    /// Rebuilds a turn from what is stored of it.
+    pub fn restore(limits: Limits, purpose: Purpose, steps: Vec<Step>) -> Turn {
+        let mut turn = Turn { steps, ..Turn::new(limits, purpose) };
         for step in &turn.steps {
             turn.usage += step.metadata.usage.unwrap_or_default();
             turn.cost_micros += step.metadata.cost_micros.unwrap_or_default();
@@ -98,7 +134,13 @@ impl Turn {
             Some(step) if step.status == MessageStatus::Streaming => {
                 Phase::Streaming { attempt: 1 }
             }
-            Some(_) => Phase::Acting(turn.calls()),
+            Some(_) => {
+                let calls = turn.calls();
+                match is_parked(&calls) {
+                    true => Phase::Parked(calls),
+                    false => Phase::Acting(calls),
+                }
+            }
         };
         turn
     }
@@ -108,8 +150,19 @@ impl Turn {
         &self.steps
     }
 
-    pub fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+    /// Whether there is nothing more to do for now, or for ever.
+    pub fn rests(&self) -> bool {
+        matches!(self.phase, Phase::Parked(_) | Phase::Over)
+    }
+
+    /// Whether a person is asked something.
+    pub fn asks(&self) -> bool {
+        match &self.phase {
+            Phase::Acting(calls) | Phase::Parked(calls) => {
+                calls.iter().any(|call| call.progress == Progress::Waiting)
+            }
+            _ => false,
+        }
     }
 
     /// The call with this id, in the last step.
@@ -126,6 +179,10 @@ impl Turn {
         match (&mut self.phase, input) {
             (Phase::Over, _) => {}
             (_, Input::Stopped(stop)) => self.stop(stop, &mut effects),
+            (_, Input::Orphaned) => self.orphaned(&mut effects),
+            (Phase::Parked(_), Input::Resumed(resolutions)) => {
+                self.resume(resolutions, &mut effects);
+            }
 
             (Phase::New, Input::Began { agent, agent_version, attempt }) => {
                 effects.push(append(Payload::TurnStarted(TurnStarted {
@@ -133,11 +190,24 @@ impl Turn {
                     agent_version,
                     attempt,
                 })));
-                self.open(1, &mut effects);
+                match self.purpose {
+                    Purpose::Answer => self.open(1, &mut effects),
+                    Purpose::Compact => self.compact(Trigger::Manual, String::new(), &mut effects),
+                }
             }
-            (Phase::Opening { attempt }, Input::StepOpened { message_id, request, metadata }) => {
+            (
+                Phase::Opening { attempt },
+                Input::StepOpened { message_id, request, metadata, facts },
+            ) => {
                 let attempt = *attempt;
-                self.opened(attempt, message_id, request, metadata, &mut effects);
+                self.opened(attempt, message_id, request, metadata, facts, &mut effects);
+            }
+            (Phase::Opening { .. }, Input::TooLarge { trigger, why }) => {
+                self.compact(trigger, why, &mut effects);
+            }
+            (Phase::Compacting { trigger, attempt }, input) => {
+                let (trigger, attempt) = (*trigger, *attempt);
+                self.on_compacting(trigger, attempt, input, &mut effects);
             }
 
             (Phase::Streaming { .. }, Input::Text(text)) => self.speak(text, false, &mut effects),
@@ -145,8 +215,9 @@ impl Turn {
                 self.speak(text, true, &mut effects);
                 self.sign(&signature, &mut effects);
             }
-            (Phase::Streaming { .. }, Input::CallStarted { id, tool }) => {
-                self.call_started(id, tool, &mut effects);
+            (Phase::Streaming { .. }, Input::CallStarted { id, tool, read_only }) => {
+                let tool_use = ToolUse { read_only, ..ToolUse::new(id, tool) };
+                self.call_started(tool_use, &mut effects);
             }
             (Phase::Streaming { .. }, Input::CallCompleted { id, input_json }) => {
                 self.call_completed(id, input_json, &mut effects);
@@ -169,7 +240,7 @@ impl Turn {
             }
 
             // Something that belongs to a phase that is over: a late chunk, a repeated answer.
-            (Phase::New | Phase::Opening { .. }, _)
+            (Phase::New | Phase::Opening { .. } | Phase::Parked(_), _)
             | (Phase::Streaming { .. } | Phase::Resting { .. }, _) => {}
         }
         effects
@@ -214,6 +285,12 @@ impl Turn {
         let fact = Event { tool_call_id: id.to_string(), ..Event::fact(payload) };
         Effect::Append(Box::new(self.in_step(fact)))
     }
+}
+
+/// Whether only people can move these calls on.
+fn is_parked(calls: &[Call]) -> bool {
+    let moves = |call: &Call| matches!(call.progress, Progress::Evaluating | Progress::Running);
+    calls.iter().any(|call| call.progress == Progress::Waiting) && !calls.iter().any(moves)
 }
 
 /// An event of the turn as a whole.

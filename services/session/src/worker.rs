@@ -78,9 +78,10 @@ async fn claim(host: &Arc<Host>, turns: &TaskTracker, cut: &CancellationToken) {
         }
         match store::turns::claim(&host.db, host.replica, &ids).await {
             Ok(claims) => {
-                for claim in claims {
+                for (claim, context) in claims {
                     let permit = room.clone().try_acquire_owned();
-                    let run = driver::run(host.clone(), claim, Start::Claimed, cut.clone());
+                    let run =
+                        driver::run(host.clone(), claim, context, Start::Claimed, cut.clone());
                     turns.spawn(async move {
                         run.await;
                         drop(permit);

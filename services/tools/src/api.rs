@@ -1,3 +1,5 @@
+mod files;
+
 use std::{sync::Arc, time::Duration};
 
 use chassis::Tenant;
@@ -5,7 +7,7 @@ use proto::{
     event::v1::{Payload, ToolMetadata},
     tools::v1 as pb,
     tools::v1::{
-        file_service_server::{FileService, FileServiceServer},
+        file_service_server::FileServiceServer,
         outcome::Result as PbResult,
         output_service_server::{OutputService, OutputServiceServer},
         policy_service_server::{PolicyService, PolicyServiceServer},
@@ -18,12 +20,13 @@ use sqlx::PgPool;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, codegen::BoxStream, service::Routes};
 
+use self::files::Files;
 use crate::{
     call::{Call, SessionId},
-    catalog::About,
+    catalog::{Effect, Entry},
     error::{Error, Result},
     evaluate::evaluate,
-    execute::Executor,
+    execute::{Executor, Terms},
     facts::{self, int32, int64},
     outcome::Outcome,
     store,
@@ -35,11 +38,13 @@ const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
 const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
 const LONGEST_ID: usize = 100;
+const MOST_RULES: usize = 1_000;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
+    let files = Files { workspaces: executor.workspaces.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
-        .add_service(chassis::service!(FileServiceServer::new(Later), args))
+        .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
         .add_service(chassis::service!(OutputServiceServer::new(Later), args))
         .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
@@ -49,7 +54,6 @@ pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Rout
 struct Later;
 
 impl WorkspaceService for Later {}
-impl FileService for Later {}
 impl ProcessService for Later {}
 impl OutputService for Later {}
 impl PolicyService for Later {}
@@ -71,7 +75,7 @@ impl ToolService for Api {
         if !after.is_empty() && self.executor.catalog.get(after).is_none() {
             return Err(Error::InvalidCursor.into());
         }
-        let mut rest = self.executor.catalog.after(after).cloned();
+        let mut rest = self.executor.catalog.after(after);
         let tools: Vec<pb::Tool> = rest.by_ref().take(size).map(Into::into).collect();
         let next_page_token = match (rest.next(), tools.last()) {
             (Some(_), Some(last)) => last.name.clone(),
@@ -102,11 +106,11 @@ impl ToolService for Api {
     ) -> Result<Response<BoxStream<pb::ExecuteResponse>>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
-        let patience = patience(request.timeout_ms)?;
+        let terms = Terms { patience: patience(request.timeout_ms)?, approved: request.approved };
         let call = decode(tenant, request.call)?;
         let room = self.executor.prepare()?;
         store::admit(&self.db, &call).await?;
-        let answers = self.executor.clone().start(self.db.clone(), room, call, patience);
+        let answers = self.executor.clone().start(self.db.clone(), room, call, terms);
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 
@@ -133,6 +137,10 @@ fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
             return Err(invalid(field, "is longer than 100 characters"));
         }
     }
+    let permissions = call.permissions.unwrap_or_default();
+    if permissions.rules.len() > MOST_RULES {
+        return Err(invalid("call.permissions.rules", "are more than 1,000"));
+    }
     Ok(Call {
         tenant,
         session_id: parse("call.session_id", &call.session_id)?,
@@ -143,7 +151,8 @@ fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
         tool: call.tool,
         input_json: call.input_json,
         workspace_id: parse("call.workspace_id", &call.workspace_id)?,
-        permissions: call.permissions.unwrap_or_default(),
+        permissions,
+        headless: call.headless,
     })
 }
 
@@ -179,15 +188,16 @@ fn page_size(size: i32) -> Result<usize> {
     }
 }
 
-impl From<About> for pb::Tool {
-    fn from(about: About) -> pb::Tool {
+impl From<&Entry> for pb::Tool {
+    fn from(entry: &Entry) -> pb::Tool {
+        let about = &entry.about;
         pb::Tool {
             name: about.name.into(),
             description: about.description.into(),
             input_schema_json: about.input_schema.to_string(),
-            read_only: about.read_only,
-            destructive: about.destructive,
-            host: "tools".into(),
+            read_only: about.effect == Effect::Reads,
+            destructive: about.effect == Effect::Destroys,
+            host: if entry.tool.is_some() { "tools" } else { "session" }.into(),
             mcp_server_id: String::new(),
         }
     }

@@ -11,7 +11,7 @@ use tokio::{
 };
 
 use crate::{
-    catalog::{About, Run, Tool},
+    catalog::{About, Effect, Run, Tool},
     facts,
     outcome::{Failure, Kind, Metadata, Outcome},
     output::Output,
@@ -71,8 +71,8 @@ impl Tool for Bash {
                 "required": ["command"],
                 "additionalProperties": false,
             }),
-            read_only: false,
-            destructive: true,
+            effect: Effect::Destroys,
+            command: Some("command"),
         }
     }
 

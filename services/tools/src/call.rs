@@ -27,4 +27,7 @@ pub struct Call {
 
     /// The language of permissions is the contract's own.
     pub permissions: Permissions,
+
+    /// Nobody is there to ask.
+    pub headless: bool,
 }

@@ -5,7 +5,7 @@ use jsonschema::Validator;
 use sandbox::{Profile, Sandbox};
 use serde_json::Value;
 
-use crate::{bash::Bash, facts::Facts, outcome::Outcome};
+use crate::{bash::Bash, facts::Facts, hosted, outcome::Outcome};
 
 /// Something an agent can do.
 pub trait Tool: Send + Sync {
@@ -35,17 +35,31 @@ pub struct About {
     pub description: &'static str,
     pub input_schema: Value,
 
-    /// It changes nothing, so calls may run side by side.
-    pub read_only: bool,
+    pub effect: Effect,
 
-    /// It may destroy something.
-    pub destructive: bool,
+    /// The field of its input that is a command line, which rules are compared with. Absent:
+    /// they are compared with the tool's name.
+    pub command: Option<&'static str>,
+}
+
+/// The worst that a tool may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: calls may run side by side.
+    Reads,
+
+    /// Nothing, but it takes a person's time.
+    Asks,
+    Changes,
+    Destroys,
 }
 
 /// A tool and what its input must look like.
 pub struct Entry {
     pub about: About,
-    pub tool: Box<dyn Tool>,
+
+    /// What runs here. Absent: the session service runs it.
+    pub tool: Option<Box<dyn Tool>>,
     pub validator: Validator,
 }
 
@@ -54,16 +68,13 @@ pub struct Catalog(BTreeMap<&'static str, Entry>);
 
 impl Catalog {
     pub fn built_in() -> anyhow::Result<Catalog> {
-        Catalog::new([Box::new(Bash) as Box<dyn Tool>])
-    }
-
-    fn new(tools: impl IntoIterator<Item = Box<dyn Tool>>) -> anyhow::Result<Catalog> {
-        let entry = |tool: Box<dyn Tool>| {
-            let about = tool.about();
+        let here = [Box::new(Bash) as Box<dyn Tool>].map(|tool| (tool.about(), Some(tool)));
+        let hosted = hosted::tools().map(|about| (about, None));
+        let entry = |(about, tool): (About, Option<Box<dyn Tool>>)| {
             let validator = jsonschema::validator_for(&about.input_schema)?;
             Ok((about.name, Entry { about, tool, validator }))
         };
-        tools.into_iter().map(entry).collect::<anyhow::Result<_>>().map(Catalog)
+        here.into_iter().chain(hosted).map(entry).collect::<anyhow::Result<_>>().map(Catalog)
     }
 
     pub fn get(&self, name: &str) -> Option<&Entry> {
@@ -71,7 +82,7 @@ impl Catalog {
     }
 
     /// The tools whose names come after `name`, in order of name.
-    pub fn after(&self, name: &str) -> impl Iterator<Item = &About> {
-        self.0.values().map(|entry| &entry.about).filter(move |about| about.name > name)
+    pub fn after(&self, name: &str) -> impl Iterator<Item = &Entry> {
+        self.0.values().filter(move |entry| entry.about.name > name)
     }
 }

@@ -1,11 +1,11 @@
-use std::time::Duration;
+use std::{io, time::Duration};
 
 use proto::error::v1::Reason;
 use sandbox::Tier;
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
-use crate::call::{SessionId, ToolCallId};
+use crate::call::{SessionId, ToolCallId, WorkspaceId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -33,6 +33,18 @@ pub enum Error {
 
     #[error("this server runs as many tools as it may")]
     Overloaded,
+
+    #[error("there is no workspace {0}, or nothing has used it yet")]
+    WorkspaceNotFound(WorkspaceId),
+
+    #[error("there is no {0:?} in the workspace")]
+    PathNotFound(String),
+
+    #[error("{0:?} leads out of the workspace")]
+    PathOutside(String),
+
+    #[error("file system failed")]
+    Files(#[from] io::Error),
 
     #[error("database failed")]
     Database(#[from] sqlx::Error),
@@ -71,6 +83,12 @@ impl From<Error> for Status {
                 details.set_retry_info(Some(RETRY));
                 return Status::with_error_details(status.code(), status.message(), details);
             }
+            Error::WorkspaceNotFound(id) => {
+                (Reason::WorkspaceNotFound, vec![("workspace_id", id.to_string())])
+            }
+            Error::PathNotFound(path) => (Reason::PathNotFound, vec![("path", path.clone())]),
+            Error::PathOutside(path) => (Reason::PathOutside, vec![("path", path.clone())]),
+            Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };
         chassis::status(reason, &error, metadata)

@@ -31,6 +31,16 @@ const BACKLOG: usize = 32;
 /// How often a running call looks whether its owner still owns the session.
 const FENCE_PERIOD: Duration = Duration::from_secs(1);
 
+/// What the caller says about running a call, beside the call.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    /// How long it is willing to wait; absent leaves that to the tool.
+    pub patience: Option<Duration>,
+
+    /// A person approved of exactly this call.
+    pub approved: bool,
+}
+
 /// Runs calls.
 pub struct Executor {
     pub catalog: Catalog,
@@ -62,14 +72,14 @@ impl Executor {
         db: PgPool,
         room: OwnedSemaphorePermit,
         call: Call,
-        patience: Option<Duration>,
+        terms: Terms,
     ) -> mpsc::Receiver<Answer> {
         let (sender, answers) = mpsc::channel(BACKLOG);
         let running = async move {
             let facts = Facts::new(&call, sender);
             let id = call.tool_call_id;
             tokio::select! {
-                outcome = self.run(&call, patience, &facts) => facts.end(outcome).await,
+                outcome = self.run(&call, terms, &facts) => facts.end(outcome).await,
                 () = facts.abandoned() => info!(tool_call.id = %id, "call {id} was dropped"),
                 () = superseded(&db, &call) => {
                     info!(tool_call.id = %id, "call {id} lost its session");
@@ -84,9 +94,9 @@ impl Executor {
     }
 
     /// A call always has an outcome, also when the tool panics.
-    async fn run(&self, call: &Call, patience: Option<Duration>, facts: &Facts<'_>) -> Outcome {
+    async fn run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
         let begun = Instant::now();
-        let finished = AssertUnwindSafe(self.decide_and_run(call, patience, facts)).catch_unwind();
+        let finished = AssertUnwindSafe(self.decide_and_run(call, terms, facts)).catch_unwind();
         let mut outcome = finished.await.unwrap_or_else(|_| {
             error!(tool_call.id = %call.tool_call_id, "tool {} panicked", call.tool);
             Failure::new(Kind::Failed, "the tool crashed; this is our fault").into()
@@ -95,22 +105,21 @@ impl Executor {
         outcome
     }
 
-    async fn decide_and_run(
-        &self,
-        call: &Call,
-        patience: Option<Duration>,
-        facts: &Facts<'_>,
-    ) -> Outcome {
+    async fn decide_and_run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
         // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
         // a refusal is news: the call came unasked, or something changed since.
         let evaluation = evaluate(&self.catalog, call);
         let evaluated = facts::permission_evaluated(call, &evaluation);
-        let permit = match evaluation.verdict {
+        let permit = match evaluation.settle(terms.approved) {
             Ok(permit) => permit,
             Err(failure) => {
                 facts.note(Payload::PermissionEvaluated(evaluated)).await;
                 return failure.into();
             }
+        };
+        let Some(tool) = &permit.entry.tool else {
+            let text = format!("{} runs in the session service and not here", call.tool);
+            return Failure::new(Kind::Failed, text).into();
         };
         let workspace = workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await;
         let workspace = workspace.inspect_err(|error| {
@@ -125,10 +134,10 @@ impl Executor {
             sandbox: &self.sandbox,
             profile: &profile,
             workspace: &workspace,
-            patience,
+            patience: terms.patience,
             facts,
         };
-        permit.entry.tool.run(permit.input, run).await
+        tool.run(permit.input, run).await
     }
 }
 

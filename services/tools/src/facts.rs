@@ -3,6 +3,7 @@ use std::time::Duration;
 use proto::{
     event::v1::{
         Event, OutputStored, Payload, PermissionEvaluated, SandboxApplied, ToolProgress,
+        permission_evaluated::Rule,
         sandbox_applied::{Layer, Limits},
     },
     tools::v1::{ExecuteResponse, execute_response::Item},
@@ -13,8 +14,9 @@ use tonic::Status;
 
 use crate::{
     call::Call,
-    evaluate::{Evaluation, mode_name},
+    evaluate::{Evaluation, Verdict, action_name, mode_name, source_name},
     outcome::Outcome,
+    rules,
 };
 
 pub type Answer = Result<ExecuteResponse, Status>;
@@ -62,17 +64,23 @@ pub fn about(call: &Call, payload: Payload) -> Event {
 }
 
 pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> PermissionEvaluated {
-    let destructive =
-        evaluation.verdict.as_ref().is_ok_and(|permit| permit.entry.about.destructive);
-    let decision = match evaluation.verdict {
-        Ok(_) => "allow",
-        Err(_) => "deny",
+    let destructive = evaluation.destructive;
+    let decision = match &evaluation.verdict {
+        Verdict::Allow(_) => "allow",
+        Verdict::Ask(_) => "ask",
+        Verdict::Deny(_) => "deny",
     };
+    let rule = evaluation.rule.as_ref().map(|rule| Rule {
+        permission: rule.permission.clone(),
+        pattern: rule.pattern.clone(),
+        action: action_name(rule.action()).into(),
+        source: source_name(rules::source(rule)).into(),
+    });
     PermissionEvaluated {
         decision: decision.into(),
         cause: evaluation.cause.into(),
-        rule: None,
-        compared: call.tool.clone(),
+        rule,
+        compared: evaluation.compared.clone(),
         mode: mode_name(call.permissions.mode()).into(),
         destructive,
         destructive_reason: if destructive {

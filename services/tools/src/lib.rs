@@ -7,12 +7,16 @@
 mod call;
 mod catalog;
 mod evaluate;
+mod rules;
+mod pattern;
 mod outcome;
 mod bash;
+mod hosted;
 mod progress;
 mod output;
 mod text;
 mod workspace;
+mod files;
 mod store;
 mod execute;
 mod facts;

@@ -14,11 +14,16 @@ pub fn create_root(root: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(root)
 }
 
-/// The directory of a workspace, made on first use. Both names are plain words, so the path
-/// cannot lead elsewhere.
+/// Where a workspace is or would be. Both names are plain words, so the path cannot lead
+/// elsewhere.
+pub fn path(root: &Path, tenant: &Tenant, id: WorkspaceId) -> PathBuf {
+    root.join(tenant.as_str()).join(id.to_string())
+}
+
+/// The directory of a workspace, made on first use.
 pub async fn open(root: &Path, tenant: &Tenant, id: WorkspaceId) -> io::Result<PathBuf> {
+    let workspace = path(root, tenant, id);
     let tenant = root.join(tenant.as_str());
-    let workspace = tenant.join(id.to_string());
     tokio::task::spawn_blocking(move || {
         DirBuilder::new().recursive(true).mode(0o700).create(&tenant)?;
         sandbox::create_workspace(&workspace)?;

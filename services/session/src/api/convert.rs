@@ -119,7 +119,8 @@ pub fn message(session_id: SessionId, stored: &Stored) -> Result<pb::Message> {
         create_time: timestamp(stored.created_at),
         queue_time: queued.map(time::to_proto),
         hide_time: stored.hidden_at.and_then(timestamp),
-        synthetic: stored.synthetic,
+        // A request to compact is ours to word: it says nothing.
+        synthetic: stored.synthetic || metadata.compact,
         usage: metadata.usage,
         cost_micros: metadata.cost_micros.unwrap_or_default(),
         model: metadata.model.unwrap_or_default(),

@@ -2,7 +2,6 @@ use proto::session::v1::{
     benchmark_service_server::{BenchmarkService, BenchmarkServiceServer},
     evidence_service_server::{EvidenceService, EvidenceServiceServer},
     job_service_server::{JobService, JobServiceServer},
-    memory_service_server::{MemoryService, MemoryServiceServer},
     subagent_service_server::{SubagentService, SubagentServiceServer},
     task_service_server::{TaskService, TaskServiceServer},
 };
@@ -14,7 +13,6 @@ struct Later;
 impl BenchmarkService for Later {}
 impl EvidenceService for Later {}
 impl JobService for Later {}
-impl MemoryService for Later {}
 impl SubagentService for Later {}
 impl TaskService for Later {}
 
@@ -23,7 +21,6 @@ pub fn add(routes: Routes, args: &chassis::Args) -> Routes {
         .add_service(chassis::service!(BenchmarkServiceServer::new(Later), args))
         .add_service(chassis::service!(EvidenceServiceServer::new(Later), args))
         .add_service(chassis::service!(JobServiceServer::new(Later), args))
-        .add_service(chassis::service!(MemoryServiceServer::new(Later), args))
         .add_service(chassis::service!(SubagentServiceServer::new(Later), args))
         .add_service(chassis::service!(TaskServiceServer::new(Later), args))
 }

@@ -1,12 +1,13 @@
+use futures::stream::BoxStream;
 use jiff::Timestamp;
 use proto::{
     event::v1::{Payload, SessionCreated},
     session::v1::{self as pb, session_service_server::SessionService},
 };
 use serde_json::{Value, json};
-use tonic::{Request, Response, Status};
+use tonic::{Request, Response, Status, Streaming};
 
-use super::{Api, check, convert, snapshot, stamp};
+use super::{Api, admin, check, compaction, convert, snapshot, stamp};
 use crate::{
     agent,
     error::{Error, Result, parse},
@@ -14,9 +15,13 @@ use crate::{
     store::{
         self,
         messages::Window,
-        sessions::{Cursor, NewSession},
+        sessions::{Cursor, Filter, NewSession},
     },
 };
+
+/// How much a page of events holds, which goes out twice, as messages and as JSON: with
+/// both it stays below what clients take in one answer unless told otherwise, 4 MiB.
+const EVENT_BYTES: i64 = 1024 * 1024;
 
 #[tonic::async_trait]
 impl SessionService for Api {
@@ -75,23 +80,21 @@ impl SessionService for Api {
     ) -> Result<Response<pb::ListSessionsResponse>, Status> {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
-        if request.include_ephemeral
-            || request.include_archived
-            || !request.parent_session_id.is_empty()
-        {
-            return Err(check::invalid(
-                "include_ephemeral, include_archived, parent_session_id",
-                "no session is ephemeral, archived or a child in this version",
-            )
-            .into());
-        }
+        let filter = Filter {
+            ephemeral: request.include_ephemeral,
+            archived: request.include_archived,
+            parent_id: match request.parent_session_id.as_str() {
+                "" => None,
+                text => Some(parse("parent_session_id", text)?),
+            },
+        };
         let limit = check::count("page_size", request.page_size, 50, 200)?;
         let after = match request.page_token.as_str() {
             "" => None,
             token => Some(cursor(token).ok_or(Error::InvalidCursor("page_token"))?),
         };
         let mut sessions =
-            store::sessions::list(&self.host.db, &caller.tenant, after, limit + 1).await?;
+            store::sessions::list(&self.host.db, &caller.tenant, filter, after, limit + 1).await?;
         let more = sessions.len() as i64 > limit;
         sessions.truncate(limit as usize);
         let next_page_token = match sessions.last() {
@@ -118,6 +121,13 @@ impl SessionService for Api {
         Ok(Response::new(pb::GetSnapshotResponse { snapshot: Some(snapshot), json }))
     }
 
+    async fn compact_session(
+        &self,
+        request: Request<pb::CompactSessionRequest>,
+    ) -> Result<Response<pb::CompactSessionResponse>, Status> {
+        compaction::compact(self, request).await
+    }
+
     async fn list_messages(
         &self,
         request: Request<pb::ListMessagesRequest>,
@@ -132,18 +142,17 @@ impl SessionService for Api {
         };
         let mut db = snapshot::one_state(&self.host.db).await?;
         let session = store::sessions::get(&mut *db, &caller.tenant, id).await?;
-        let window = Window::Before(before, limit + 1);
-        let mut stored = store::messages::load(&mut db, id, window, request.include_hidden).await?;
-        let next_page_token = match stored.len() as i64 > limit {
-            true => {
-                stored.remove(0);
-                stored.first().and_then(|message| message.position).unwrap_or_default().to_string()
-            }
-            false => String::new(),
+        let window = Window::Before(before, limit);
+        let hidden = request.include_hidden;
+        let (mut stored, more) =
+            store::messages::page(&mut db, id, window, hidden, snapshot::MESSAGE_BYTES).await?;
+        let next_page_token = match stored.first().and_then(|message| message.position) {
+            Some(position) if more => position.to_string(),
+            _ => String::new(),
         };
         // What waits has no place in the conversation yet; it stands at its end.
         if request.page_token.is_empty() {
-            stored.extend(store::messages::load(&mut db, id, Window::Queued, false).await?);
+            stored.extend(snapshot::queued(&mut db, id).await?);
         }
         let messages = stored.iter().map(|message| convert::message(id, message));
         Ok(Response::new(pb::ListMessagesResponse {
@@ -169,12 +178,83 @@ impl SessionService for Api {
         if after > last {
             return Err(Error::CursorAhead { id, after, last }.into());
         }
-        let mut events = store::events::after(&self.host.db, id, after, limit + 1).await?;
-        let more = events.len() as i64 > limit;
-        events.truncate(limit as usize);
+        let mut db = snapshot::one_state(&self.host.db).await?;
+        if let Some(first) = store::events::gap_after(&mut *db, id, after, last).await? {
+            return Err(Error::CursorExpired { id, after, first }.into());
+        }
+        let rows = store::events::rows(&mut *db, id, after, last, limit, EVENT_BYTES).await?;
+        db.commit().await.map_err(Error::Database)?;
+        let events = rows.into_iter().map(store::events::Row::into_event);
+        let events = events.collect::<Result<Vec<_>>>()?;
+        let more = events.last().is_some_and(|event| event.sequence < last);
         let json = events.iter().map(|event| event.to_json()).collect::<Result<_, _>>();
         let json = json.map_err(Error::Json)?;
         Ok(Response::new(pb::ListEventsResponse { events, json, more }))
+    }
+
+    async fn update_session(
+        &self,
+        request: Request<pb::UpdateSessionRequest>,
+    ) -> Result<Response<pb::UpdateSessionResponse>, Status> {
+        admin::update(self, request).await
+    }
+
+    async fn delete_session(
+        &self,
+        request: Request<pb::DeleteSessionRequest>,
+    ) -> Result<Response<pb::DeleteSessionResponse>, Status> {
+        admin::delete(self, request).await
+    }
+
+    async fn rewind_session(
+        &self,
+        request: Request<pb::RewindSessionRequest>,
+    ) -> Result<Response<pb::RewindSessionResponse>, Status> {
+        admin::rewind(self, request).await
+    }
+
+    async fn unrewind_session(
+        &self,
+        request: Request<pb::UnrewindSessionRequest>,
+    ) -> Result<Response<pb::UnrewindSessionResponse>, Status> {
+        admin::unrewind(self, request).await
+    }
+
+    async fn fork_session(
+        &self,
+        request: Request<pb::ForkSessionRequest>,
+    ) -> Result<Response<pb::ForkSessionResponse>, Status> {
+        admin::fork(self, request).await
+    }
+
+    async fn export_session(
+        &self,
+        request: Request<pb::ExportSessionRequest>,
+    ) -> Result<Response<BoxStream<'static, Result<pb::ExportSessionResponse, Status>>>, Status>
+    {
+        let caller = chassis::caller(&request)?;
+        let request = request.into_inner();
+        let id = parse("session_id", &request.session_id)?;
+        Ok(Response::new(self.export(caller.tenant, id, request).await?))
+    }
+
+    async fn import_session(
+        &self,
+        request: Request<Streaming<pb::ImportSessionRequest>>,
+    ) -> Result<Response<pb::ImportSessionResponse>, Status> {
+        let caller = chassis::caller(&request)?;
+        let id = self.import(&caller, request.into_inner()).await?;
+        let session = store::sessions::get(&self.host.db, &caller.tenant, id).await?;
+        Ok(Response::new(pb::ImportSessionResponse { session: Some(session.into()) }))
+    }
+
+    async fn verify_log(
+        &self,
+        request: Request<pb::VerifyLogRequest>,
+    ) -> Result<Response<pb::VerifyLogResponse>, Status> {
+        let caller = chassis::caller(&request)?;
+        let id = parse("session_id", &request.into_inner().session_id)?;
+        Ok(Response::new(self.verify(&caller.tenant, id).await?))
     }
 }
 

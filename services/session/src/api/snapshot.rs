@@ -7,8 +7,21 @@ use super::convert;
 use crate::{
     error::Result,
     ids::SessionId,
-    store::{self, messages::Window, sessions::Session},
+    store::{
+        self,
+        actions::Action,
+        messages::{Stored, Window},
+        sessions::Session,
+    },
 };
+
+/// How much a page of messages holds, and what waits beside it: together below what
+/// clients take in one answer unless told otherwise, 4 MiB.
+pub const MESSAGE_BYTES: i64 = 2 * 1024 * 1024;
+const QUEUE_BYTES: i64 = 512 * 1024;
+
+/// What the read model says of a turn that nobody drives.
+const STALE: &str = "the replica that ran the turn is gone, another one takes over";
 
 /// A transaction in which every read sees the same state.
 pub async fn one_state(db: &PgPool) -> Result<Transaction<'static, Postgres>> {
@@ -28,11 +41,21 @@ pub async fn load(
         0 => vec![],
         _ => store::snapshot::queue(db, id).await?,
     };
+    let pending_requests = match session.status.as_str() {
+        "idle" | "error" => vec![],
+        _ => store::actions::open(&mut *db, id).await?.into_iter().map(pending).collect(),
+    };
+    // Nobody drives a turn whose owner is dead, until somebody takes it over.
+    let stale = matches!(session.status.as_str(), "busy" | "retrying")
+        && store::replicas::owner_is_dead(&mut *db, id).await?;
     let incidents = views.iter().filter(|view| view.status == "failed").map(incident).collect();
     let thread = pb::Thread {
         thread_id: id.thread().to_string(),
-        status: thread_status(&session.status).to_owned(),
-        status_reason: session.status_message.clone(),
+        status: if stale { "stale" } else { thread_status(&session.status) }.to_owned(),
+        status_reason: match stale {
+            true => STALE.to_owned(),
+            false => session.status_message.clone(),
+        },
         native_status: match session.status.as_str() {
             "ready" => "busy".to_owned(),
             status => status.to_owned(),
@@ -40,7 +63,7 @@ pub async fn load(
         active_turn_id: session.active_turn.map(|id| id.to_string()).unwrap_or_default(),
         turns: views,
         queued_turns: queued,
-        pending_requests: vec![],
+        pending_requests,
         cost_state: Some(pb::CostState {
             usage: Some(Usage {
                 input: clamp(session.input_tokens),
@@ -70,9 +93,16 @@ pub async fn messages(
     id: SessionId,
     limit: i64,
 ) -> Result<Vec<pb::Message>> {
-    let mut stored = store::messages::load(db, id, Window::Before(i64::MAX, limit), false).await?;
-    stored.extend(store::messages::load(db, id, Window::Queued, false).await?);
+    let window = Window::Before(i64::MAX, limit);
+    let (mut stored, _) = store::messages::page(db, id, window, false, MESSAGE_BYTES).await?;
+    stored.extend(queued(db, id).await?);
     stored.iter().map(|message| convert::message(id, message)).collect()
+}
+
+/// What waits in the queue, as much of it as fits.
+pub async fn queued(db: &mut PgConnection, id: SessionId) -> Result<Vec<Stored>> {
+    let (stored, _) = store::messages::page(db, id, Window::Queued, false, QUEUE_BYTES).await?;
+    Ok(stored)
 }
 
 /// Our status in the words of the published schema.
@@ -84,6 +114,15 @@ fn thread_status(status: &str) -> &'static str {
         "waiting_on_approval" | "waiting_on_user_input" => "blocked",
         "error" => "failed",
         _ => "unknown",
+    }
+}
+
+fn pending(action: Action) -> pb::PendingRequest {
+    pb::PendingRequest {
+        action_id: action.id.to_string(),
+        turn_id: action.turn_id.to_string(),
+        requested_at: convert::timestamp(action.created_at),
+        request: Some(action.request.0),
     }
 }
 

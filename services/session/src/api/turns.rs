@@ -5,7 +5,7 @@ use proto::{
 };
 use tonic::{Request, Response, Status};
 
-use super::{Api, check, convert, sessions::payload, stamp};
+use super::{Api, actions, check, convert, queue, sessions::payload, stamp};
 use crate::{
     error::{Error, Result, parse},
     ids::{MessageId, SessionId},
@@ -62,7 +62,7 @@ impl TurnService for Api {
         };
         let mut turn = store::turns::submit(&self.host.db, new, &stamp(self.host.replica)).await?;
         let ready = turn.events.iter().any(makes_ready);
-        self.host.bus.publish(id, std::mem::take(&mut turn.events), ready);
+        self.host.bus.publish(&caller.tenant, id, std::mem::take(&mut turn.events), ready);
         Ok(Response::new(convert::submitted(id, turn)))
     }
 
@@ -77,10 +77,112 @@ impl TurnService for Api {
         let turn = store::turns::get(&self.host.db, &caller.tenant, session_id, turn_id).await?;
         Ok(Response::new(pb::GetTurnResponse { turn: Some(convert::turn(session_id, turn)) }))
     }
+
+    async fn list_queue(
+        &self,
+        request: Request<pb::ListQueueRequest>,
+    ) -> Result<Response<pb::ListQueueResponse>, Status> {
+        queue::list(self, request).await
+    }
+
+    async fn edit_queued_turn(
+        &self,
+        request: Request<pb::EditQueuedTurnRequest>,
+    ) -> Result<Response<pb::EditQueuedTurnResponse>, Status> {
+        queue::edit(self, request).await
+    }
+
+    async fn cancel_queued_turn(
+        &self,
+        request: Request<pb::CancelQueuedTurnRequest>,
+    ) -> Result<Response<pb::CancelQueuedTurnResponse>, Status> {
+        queue::cancel(self, request).await
+    }
+
+    async fn promote_queued_turn(
+        &self,
+        request: Request<pb::PromoteQueuedTurnRequest>,
+    ) -> Result<Response<pb::PromoteQueuedTurnResponse>, Status> {
+        queue::promote(self, request).await
+    }
+
+    async fn reorder_queue(
+        &self,
+        request: Request<pb::ReorderQueueRequest>,
+    ) -> Result<Response<pb::ReorderQueueResponse>, Status> {
+        queue::reorder(self, request).await
+    }
+
+    async fn resume_queue(
+        &self,
+        request: Request<pb::ResumeQueueRequest>,
+    ) -> Result<Response<pb::ResumeQueueResponse>, Status> {
+        queue::resume(self, request).await
+    }
+
+    async fn interrupt_turn(
+        &self,
+        request: Request<pb::InterruptTurnRequest>,
+    ) -> Result<Response<pb::InterruptTurnResponse>, Status> {
+        let caller = chassis::caller(&request)?;
+        let request = request.into_inner();
+        let session_id = parse("session_id", &request.session_id)?;
+        let turn_id = match request.turn_id.as_str() {
+            "" => None,
+            text => Some(parse("turn_id", text)?),
+        };
+        let reason = check::text("reason", &request.reason, 500)?;
+        let (db, bus) = (&self.host.db, &self.host.bus);
+        let stamp = stamp(self.host.replica);
+        let interrupted = store::turns::interrupt(
+            db,
+            &caller.tenant,
+            session_id,
+            turn_id,
+            &caller.subject,
+            reason,
+            &stamp,
+        )
+        .await?;
+        bus.publish(&caller.tenant, session_id, interrupted.events, interrupted.ready);
+        if let Some(owner) = interrupted.owner {
+            bus.nudge(owner);
+        }
+        let turn = store::turns::get(db, &caller.tenant, session_id, interrupted.turn_id).await?;
+        Ok(Response::new(pb::InterruptTurnResponse { turn: Some(convert::turn(session_id, turn)) }))
+    }
+
+    async fn list_actions(
+        &self,
+        request: Request<pb::ListActionsRequest>,
+    ) -> Result<Response<pb::ListActionsResponse>, Status> {
+        actions::list(self, request).await
+    }
+
+    async fn respond_action(
+        &self,
+        request: Request<pb::RespondActionRequest>,
+    ) -> Result<Response<pb::RespondActionResponse>, Status> {
+        actions::respond(self, request).await
+    }
+
+    async fn answer_question(
+        &self,
+        request: Request<pb::AnswerQuestionRequest>,
+    ) -> Result<Response<pb::AnswerQuestionResponse>, Status> {
+        actions::answer(self, request).await
+    }
+
+    async fn reject_question(
+        &self,
+        request: Request<pb::RejectQuestionRequest>,
+    ) -> Result<Response<pb::RejectQuestionResponse>, Status> {
+        actions::reject(self, request).await
+    }
 }
 
 /// Whether there is a turn to claim now: this one, or one that waited before it.
-fn makes_ready(event: &Event) -> bool {
+pub fn makes_ready(event: &Event) -> bool {
     match &event.payload {
         Some(Payload::TurnSubmitted(submitted)) => submitted.status == "accepted",
         Some(Payload::QueueChanged(changed)) => changed.change == "fired",

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
+use super::{own, people::Ask};
 use crate::{
     host::{ANSWER, Host},
     ids::ToolCallId,
@@ -27,25 +28,23 @@ pub async fn evaluate(
     caller: Caller,
     id: ToolCallId,
     call: Call,
+    ask: Ask,
     inputs: mpsc::Sender<Input>,
 ) {
     let input_json = call.input_json.clone();
+    let tool = call.tool.clone();
     let (mut client, peer) = host.tools();
     let request = EvaluateRequest { call: Some(call) };
     let input = match client.evaluate(peer.request_within(ANSWER, &caller, request)).await {
         Ok(response) => {
             let response = response.into_inner();
             let evaluation = response.evaluation.unwrap_or_default();
-            let decision = match evaluation.decision.as_str() {
-                "allow" => Decision::Allow,
-                // Nobody can be asked yet, and what nobody allowed does not run.
-                _ => Decision::Deny { reason: without_nul(evaluation.reason) },
-            };
+            let input_json = without_nul(response.input_json);
             Input::Evaluated {
                 id,
-                decision,
+                decision: ask.decide(&tool, &input_json, evaluation),
                 facts: response.facts.into_iter().map(storable).collect(),
-                input_json: without_nul(response.input_json),
+                input_json,
             }
         }
         Err(status) => {
@@ -63,10 +62,16 @@ pub async fn execute(
     caller: Caller,
     id: ToolCallId,
     call: Call,
+    approved: bool,
     inputs: mpsc::Sender<Input>,
 ) {
+    if own::hosts(&host, &caller, &call.tool).await {
+        let outcome = own::execute(&host, &caller, &call).await;
+        let _ = inputs.send(Input::ToolEnded { id, outcome }).await;
+        return;
+    }
     let (mut client, peer) = host.tools();
-    let request = ExecuteRequest { call: Some(call), ..ExecuteRequest::default() };
+    let request = ExecuteRequest { call: Some(call), approved, ..ExecuteRequest::default() };
     let outcome = match client.execute(peer.request(&caller, request)).await {
         Ok(response) => listen(response.into_inner(), id, &inputs).await,
         Err(status) => broken("the tool did not start", &status),

@@ -1,6 +1,11 @@
 //! The way from a model's stream to the machine's inputs.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    error::Error as _,
+    sync::Arc,
+    time::Duration,
+};
 
 use chassis::Caller;
 use proto::{
@@ -24,13 +29,14 @@ pub async fn generate(
     host: Arc<Host>,
     caller: Caller,
     request: GenerateRequest,
+    read_only: HashSet<String>,
     inputs: mpsc::Sender<Input>,
 ) {
     let silence = Duration::from_secs_f64(host.config.model_silence);
     let (mut client, peer) = host.models();
     let answer = timeout(silence, client.generate(peer.request(&caller, request)));
     let end = match answer.await {
-        Ok(Ok(response)) => listen(response.into_inner(), silence, &inputs).await,
+        Ok(Ok(response)) => listen(response.into_inner(), silence, &read_only, &inputs).await,
         Ok(Err(status)) => Input::Failed(failure(&status)),
         Err(_) => Input::Failed(silent(silence)),
     };
@@ -40,6 +46,7 @@ pub async fn generate(
 async fn listen(
     mut stream: Streaming<GenerateResponse>,
     silence: Duration,
+    read_only: &HashSet<String>,
     inputs: &mpsc::Sender<Input>,
 ) -> Input {
     let mut calls = HashMap::new();
@@ -67,7 +74,8 @@ async fn listen(
             Some(Item::ToolCallStarted(started)) => {
                 let id = ToolCallId::new();
                 calls.insert(started.index, id);
-                Input::CallStarted { id, tool: without_nul(started.tool) }
+                let read_only = read_only.contains(&started.tool);
+                Input::CallStarted { id, tool: without_nul(started.tool), read_only }
             }
             Some(Item::ToolCallCompleted(completed)) => match calls.get(&completed.index) {
                 Some(id) => {
@@ -121,10 +129,12 @@ fn failure(status: &Status) -> Failure {
             | Reason::DeadlineExceeded,
         ) => ("unavailable", true),
         Some(_) => ("invalid", false),
-        // A broken connection to the models service has no reason of ours.
+        // A broken connection to the models service has no reason of ours. What the transport
+        // says has a source and any code; a server that goes away in peace is INTERNAL.
         None => (
             "unavailable",
-            matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled),
+            status.source().is_some()
+                || matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled),
         ),
     };
     let retry_after = details.retry_info().and_then(|info| info.retry_delay);

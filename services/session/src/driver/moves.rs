@@ -8,15 +8,16 @@ use proto::{
 use tokio::{sync::mpsc, time::sleep};
 use tracing::{Instrument as _, warn};
 
-use super::{Driver, calls};
+use super::{Driver, calls, people};
 use crate::{
     error::Error,
     flusher::{Stopped, Writer},
     host::Host,
     ids::ToolCallId,
+    message::{MessageStatus, Metadata},
     store::turns::Claim,
     time,
-    turn::{Effect, Ending, Input},
+    turn::{Effect, Ending, Input, Step},
     view,
 };
 
@@ -70,9 +71,15 @@ impl Driver {
                         step.into_iter().for_each(|step| pending.save_part(step, index));
                     }
                     Effect::Spend { usage, cost_micros } => pending.spend(&usage, cost_micros),
+                    Effect::Ask { id, asking } => {
+                        step.into_iter()
+                            .for_each(|step| pending.ask(turn_id, step, id, &asking, now));
+                    }
                     action => {
-                        if let Effect::Finish(ending) = &action {
-                            pending.end(ending.clone());
+                        match &action {
+                            Effect::Finish(ending) => pending.end(ending.clone()),
+                            Effect::Park => pending.park(),
+                            _ => {}
                         }
                         actions.push(action);
                     }
@@ -98,11 +105,12 @@ impl Driver {
             Effect::OpenStep { message_id, attempt } => {
                 self.open_step(message_id, attempt, inputs).await?;
             }
-            Effect::Rest(delay) => {
+            Effect::Compact { trigger, attempt } => self.compact(trigger, attempt, inputs).await?,
+            Effect::Rest { delay, message } => {
                 // Turns that failed together do not come back together.
                 let delay = delay.mul_f64(1.0 + rand::random::<f64>() / 4.0);
                 let inputs = inputs.clone();
-                self.writer.add(|pending| pending.show("retrying", String::new()));
+                self.writer.add(|pending| pending.show("retrying", message));
                 self.tasks.spawn(async move {
                     sleep(delay).await;
                     let _ = inputs.send(Input::Rested).await;
@@ -111,24 +119,26 @@ impl Driver {
             Effect::Evaluate(id) => {
                 if let Some(call) = self.call(id) {
                     let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let evaluate = calls::evaluate(host, caller, id, call, inputs.clone());
+                    let ask = people::Ask::new(&self.host, self.headless);
+                    let evaluate = calls::evaluate(host, caller, id, call, ask, inputs.clone());
                     self.tasks.spawn(evaluate.in_current_span());
                 }
             }
-            Effect::Execute(id) => {
+            Effect::Execute { id, approved } => {
                 // Whoever takes over must know that it ran before it can have run.
                 self.flush().await?;
                 if let Some(call) = self.call(id) {
                     let (host, caller) = (self.host.clone(), self.caller.clone());
-                    let execute = calls::execute(host, caller, id, call, inputs.clone());
+                    let execute = calls::execute(host, caller, id, call, approved, inputs.clone());
                     self.tasks.spawn(execute.in_current_span());
                 }
             }
             Effect::StopAll => self.tasks.abort_all(),
-            Effect::Finish(_) => self.flush().await?,
+            Effect::Finish(_) | Effect::Park => self.flush().await?,
             Effect::Append(_)
             | Effect::SaveMessage
             | Effect::SavePart(_)
+            | Effect::Ask { .. }
             | Effect::Spend { .. } => unreachable!("written with the move"),
         }
         Ok(())
@@ -146,7 +156,7 @@ impl Driver {
             tool: tool_use.tool.clone(),
             input_json: tool_use.input_json.clone(),
             workspace_id: self.workspace_id.to_string(),
-            permissions: self.agent.manifest.permissions.clone(),
+            permissions: Some(self.permissions.clone()),
             headless: self.headless,
         })
     }
@@ -170,7 +180,14 @@ impl Driver {
         self.writer.discard();
         let message = "what the turn said cannot be stored".to_owned();
         warn!(problem, session.id = %self.claim.session_id, "{message}");
-        end(&self.writer, &self.claim, &mut self.view, message).await?;
+        // Of what it said only that it says no more.
+        let last = self.turn.steps().last().map(|step| Step {
+            message_id: step.message_id,
+            status: MessageStatus::Failed,
+            metadata: Metadata::default(),
+            parts: vec![],
+        });
+        end(&self.writer, &self.claim, &mut self.view, last, message).await?;
         Err(Stopped::Refused(problem))
     }
 }
@@ -183,13 +200,14 @@ pub async fn refuse(
     error: &Error,
 ) -> Result<(), Stopped> {
     let writer = host.flusher.writer(claim);
-    end(&writer, claim, &mut view, error.to_string()).await
+    end(&writer, claim, &mut view, None, error.to_string()).await
 }
 
 async fn end(
     writer: &Writer,
     claim: &Claim,
     view: &mut TurnView,
+    last: Option<Step>,
     message: String,
 ) -> Result<(), Stopped> {
     let now = time::now();
@@ -203,6 +221,7 @@ async fn end(
     view::apply(view, &failed);
     writer.add(|pending| {
         pending.append(failed, now);
+        last.iter().for_each(|step| pending.save_message(claim.turn_id, step, now));
         pending.save_turn(claim.turn_id, view);
         pending.end(Ending::Broken { message });
     });

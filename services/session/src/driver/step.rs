@@ -1,17 +1,31 @@
 //! Opens a step: assembles the prompt and calls the model.
 
-use proto::{event::v1::ModelRequested, models::v1 as models, tools::v1::Tool};
+use proto::{
+    event::v1::{ContextResolved, Event, ModelRequested, Payload, ToolCatalogResolved},
+    models::v1 as models,
+    tools::v1::Tool,
+};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
-use super::{Driver, model};
+use super::{Driver, compact::CAUTIOUS_BYTES_PER_TOKEN, model};
 use crate::{
+    compaction,
     flusher::Stopped,
     ids::MessageId,
-    message::Metadata,
-    prompt::{self, System},
-    turn::{Failure, Input},
+    message::{Metadata, Role},
+    prompt::{self, Around, System},
+    turn::{Failure, Input, Trigger},
 };
+
+/// How large a prompt is and may be.
+struct Size {
+    tokens: i32,
+    /// Zero: nobody knows.
+    usable_tokens: i32,
+    /// Why it cannot be sent, if it is too large.
+    problem: Option<String>,
+}
 
 impl Driver {
     pub(super) async fn open_step(
@@ -32,11 +46,26 @@ impl Driver {
                 return Box::pin(self.take(Input::Failed(failure), inputs)).await;
             }
         };
-        let system = prompt::system(&self.agent, &tools);
-        let prompt = prompt::assemble(&system, &self.history, self.turn.steps(), &tools);
+        let around = Around {
+            surroundings: &self.surroundings,
+            memories: &self.memories,
+            day: &self.day,
+            tools: &tools,
+        };
+        let system = prompt::system(&self.agent, around);
+        let view = compaction::view(&self.history, self.claim.turn_id, self.turn.steps());
+        let prompt = prompt::assemble(&system, &view, &tools);
+        let size = self.size(&prompt, &tools).await;
+        // A step that was begun had a prompt that fits.
+        if let Some(why) = size.problem.clone()
+            && message_id.is_none()
+        {
+            let too_large = Input::TooLarge { trigger: self.trigger(), why };
+            return Box::pin(self.take(too_large, inputs)).await;
+        }
         let message_id = message_id.unwrap_or_else(MessageId::new);
-        let opened = self.opened(message_id, attempt, &system, &prompt);
-        self.writer.add(|pending| pending.save_prompt(system.digest, system.text));
+        let opened = self.opened(message_id, attempt, &system, &prompt, size);
+        self.writer.add(|pending| pending.save_prompt(system.digest, system.body));
         Box::pin(self.take(opened, inputs)).await?;
         self.writer.add(|pending| pending.show("busy", String::new()));
 
@@ -47,11 +76,7 @@ impl Driver {
             turn_id: self.claim.turn_id.to_string(),
             step_id: message_id.step().to_string(),
             prompt: Some(prompt),
-            target: Some(models::Target {
-                model: self.model.clone(),
-                profile: manifest.profile.clone(),
-                capabilities: if tools.is_empty() { vec![] } else { vec!["tools".into()] },
-            }),
+            target: Some(self.target(&tools)),
             options: Some(models::Options {
                 max_output_tokens: manifest.max_output_tokens,
                 temperature: manifest.temperature,
@@ -60,8 +85,10 @@ impl Driver {
             attempt: attempt as i32,
             budget_id: String::new(),
         };
-        let generate =
-            model::generate(self.host.clone(), self.caller.clone(), request, inputs.clone());
+        let read_only = tools.iter().filter(|tool| tool.read_only);
+        let read_only = read_only.map(|tool| tool.name.clone()).collect();
+        let (host, caller) = (self.host.clone(), self.caller.clone());
+        let generate = model::generate(host, caller, request, read_only, inputs.clone());
         self.tasks.spawn(generate.in_current_span());
         Ok(())
     }
@@ -72,8 +99,23 @@ impl Driver {
         attempt: u32,
         system: &System,
         prompt: &models::Prompt,
+        size: Size,
     ) -> Input {
         let manifest = &self.agent.manifest;
+        let catalog_digest = system.section("tools").map(str::to_owned);
+        let mut facts = vec![Event::fact(Payload::ContextResolved(ContextResolved {
+            prompt_digest: system.digest.clone(),
+            sections: system.sections.clone(),
+            messages: prompt.messages.len() as i32,
+            tokens: size.tokens,
+            usable_tokens: size.usable_tokens,
+        }))];
+        if catalog_digest.as_ref() != self.last_catalog() {
+            facts.push(Event::fact(Payload::ToolCatalogResolved(ToolCatalogResolved {
+                tools: prompt.tools.iter().map(|tool| tool.name.clone()).collect(),
+                digest: catalog_digest.clone().unwrap_or_default(),
+            })));
+        }
         Input::StepOpened {
             message_id,
             request: ModelRequested {
@@ -90,9 +132,69 @@ impl Driver {
             metadata: Metadata {
                 agent: Some(self.agent.id.clone()),
                 prompt_digest: Some(system.digest.clone()),
+                catalog_digest,
                 ..Metadata::default()
             },
+            facts,
         }
+    }
+
+    /// How large a prompt is. Nobody is asked while it is small by any count.
+    async fn size(&self, prompt: &models::Prompt, tools: &[Tool]) -> Size {
+        let bytes = prompt::bytes(prompt);
+        let estimate = prompt::tokens(bytes);
+        let Some((model, usable_tokens)) = self.usable_with(tools).await else {
+            return Size { tokens: estimate, usable_tokens: 0, problem: None };
+        };
+        if bytes / CAUTIOUS_BYTES_PER_TOKEN <= usable_tokens as usize {
+            return Size { tokens: estimate, usable_tokens, problem: None };
+        }
+        let counted = self.host.count_tokens(&self.caller, prompt.clone(), &model).await;
+        let tokens = counted.unwrap_or(estimate);
+        let problem = (tokens > usable_tokens).then(|| {
+            format!("the prompt has about {tokens} tokens and {model} has room for {usable_tokens}")
+        });
+        Size { tokens, usable_tokens, problem }
+    }
+
+    /// The model that would answer this turn and how many tokens it can take.
+    pub(super) async fn usable(&self) -> Option<(String, i32)> {
+        let tools = self.host.catalogue(&self.caller).await.ok()?;
+        self.usable_with(&self.allowed(&tools)).await
+    }
+
+    async fn usable_with(&self, tools: &[Tool]) -> Option<(String, i32)> {
+        let rooms = self.host.rooms(&self.caller, &self.target(tools)).await;
+        let room = rooms.first()?;
+        Some((room.model.clone(), room.usable_tokens(self.agent.manifest.max_output_tokens)))
+    }
+
+    fn target(&self, tools: &[Tool]) -> models::Target {
+        models::Target {
+            model: self.model.clone(),
+            profile: self.agent.manifest.profile.clone(),
+            capabilities: if tools.is_empty() { vec![] } else { vec!["tools".into()] },
+        }
+    }
+
+    /// Why the prompt does not fit: its message asked for another model, or it just grew.
+    fn trigger(&self) -> Trigger {
+        let asked = self.history.iter().rev().find(|message| message.role == Role::User);
+        let switched = asked.is_some_and(|message| message.metadata.model.is_some());
+        let answers = self.history.iter().rev().filter(|message| message.role == Role::Assistant);
+        let before = answers.filter_map(|message| message.metadata.model.as_ref()).next();
+        match switched && self.turn.steps().is_empty() && before != Some(&self.model) {
+            true => Trigger::ModelSwitch,
+            false => Trigger::Auto,
+        }
+    }
+
+    /// The digest of the tools that a model saw last.
+    fn last_catalog(&self) -> Option<&String> {
+        let steps = self.turn.steps().iter().rev().map(|step| &step.metadata);
+        let history = self.history.iter().rev().map(|message| &message.metadata);
+        let mut answers = steps.chain(history).filter(|metadata| metadata.prompt_digest.is_some());
+        answers.next()?.catalog_digest.as_ref()
     }
 
     /// The tools that exist for this agent.

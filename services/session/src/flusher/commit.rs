@@ -14,6 +14,7 @@ use crate::{
     store::{
         events,
         flush::{self, Answer, Batch},
+        turns::Interrupt,
     },
 };
 
@@ -113,8 +114,13 @@ fn settle(
                 Err(error) => error!(%error, "cannot read the event that was just written"),
             }
         }
-        bus.publish(flight.owner.session_id, committed, answer.next_turn.is_some());
-        shard.committed(&flight.owner, answer.interrupt_turn);
+        bus.publish(&flight.owner.tenant, flight.owner.session_id, committed, answer.ready);
+        let interrupt = answer.interrupt_turn.map(|turn_id| Interrupt {
+            turn_id,
+            subject: answer.interrupt_by.unwrap_or_default(),
+            reason: answer.interrupt_reason.unwrap_or_default(),
+        });
+        shard.committed(&flight.owner, interrupt);
     }
     missing
 }
@@ -149,7 +155,7 @@ async fn examine(
             }
             // The connection broke after the commit. Readers find the events by the poll.
             Some(state) if state.epoch == owner.epoch && state.flush_no == owner.flush_no + 1 => {
-                bus.publish(owner.session_id, vec![], flight.pending.ends());
+                bus.publish(&owner.tenant, owner.session_id, vec![], flight.pending.lets_go());
                 shard.committed(owner, None);
             }
             _ => {

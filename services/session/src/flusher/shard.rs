@@ -11,8 +11,9 @@ use tokio_util::sync::CancellationToken;
 use super::{Signal, Stopped, commit};
 use crate::{
     bus::Bus,
-    ids::{ReplicaId, SessionId, TurnId},
+    ids::{ReplicaId, SessionId},
     pending::{Owner, Pending},
+    store::turns::Interrupt,
 };
 
 /// Bounds one commit, so that one session's flood does not delay all others.
@@ -158,7 +159,14 @@ impl Shard {
         }
     }
 
-    pub fn committed(&self, owner: &Owner, interrupt_turn: Option<TurnId>) {
+    /// Tells the owner of a turn that somebody wants it stopped.
+    pub fn interrupt(&self, id: SessionId, interrupt: Interrupt) {
+        if let Some(slot) = self.slots().by_session.get(&id) {
+            slot.interrupt(interrupt);
+        }
+    }
+
+    pub fn committed(&self, owner: &Owner, interrupt: Option<Interrupt>) {
         let mut slots = self.slots();
         let Some(slot) = slots.by_session.get_mut(&owner.session_id) else { return };
         if slot.owner.epoch != owner.epoch {
@@ -170,8 +178,8 @@ impl Shard {
         for (_, told) in slot.waiting.extract_if(.., |(last, _)| *last <= committed) {
             let _ = told.send(Ok(()));
         }
-        if let Some(turn_id) = interrupt_turn {
-            slot.signals.send_replace(Signal::Interrupt(turn_id));
+        if let Some(interrupt) = interrupt {
+            slot.interrupt(interrupt);
         }
         self.line_up(&mut slots, owner.session_id);
     }
@@ -196,6 +204,17 @@ impl Shard {
 }
 
 impl Slot {
+    /// Once, however often it is found out; and never after the end.
+    fn interrupt(&self, interrupt: Interrupt) {
+        self.signals.send_if_modified(|signal| {
+            let first = *signal == Signal::GoOn;
+            if first {
+                *signal = Signal::Interrupt(interrupt);
+            }
+            first
+        });
+    }
+
     fn is_due(&self) -> bool {
         !self.pending.is_empty() && self.taken == self.committed && self.stopped.is_none()
     }

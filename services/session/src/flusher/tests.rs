@@ -10,6 +10,7 @@ use super::*;
 use crate::{
     hub::{Hub, Notice},
     ids::MessageId,
+    store::turns::Interrupt,
     store::{events, replicas},
     testing::{World, completed, delta, pending, started, step, texts},
     time,
@@ -211,7 +212,9 @@ async fn an_interrupt_comes_back_with_the_next_flush(db: PgPool) {
         .unwrap();
     add(&writer, started());
     writer.flush().await.unwrap();
-    assert_eq!(*writer.signals().borrow(), Signal::Interrupt(claim.turn_id));
+    let interrupt =
+        Interrupt { turn_id: claim.turn_id, subject: String::new(), reason: String::new() };
+    assert_eq!(*writer.signals().borrow(), Signal::Interrupt(interrupt));
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

@@ -5,7 +5,10 @@ use sqlx::PgPool;
 use tokio_util::sync::DropGuard;
 
 use super::*;
-use crate::{reader, testing::World};
+use crate::{
+    reader::{self, Opening},
+    testing::World,
+};
 
 struct Running {
     world: World,
@@ -44,7 +47,9 @@ async fn read(running: &Running, id: SessionId, after: i64, until: i64) -> Vec<i
     let listener = running.hub.listen(id).await;
     let reached = running.world.state(id).await.next_seq - 1;
     let (db, stop) = (running.world.db.clone(), running.stop.clone());
-    let events = reader::read(db, id, SubscribeSnapshot::default(), after, reached, listener, stop);
+    let opening =
+        Opening { snapshot: SubscribeSnapshot::default(), repaired: None, after, reached };
+    let events = reader::read(db, id, opening, listener, stop);
     let mut sequences = Vec::new();
     let mut events = std::pin::pin!(events);
     while sequences.last().is_none_or(|last| *last < until) {
@@ -63,12 +68,14 @@ async fn write(running: &Running, id: SessionId) {
         let turn = running.world.try_submit(id, &text, &text, |new| new.queue_limit = 1000).await;
         let events = turn.unwrap().events;
         match number % 4 {
-            0 => running.bus.publish(id, events, false),
+            0 => running.bus.publish(&running.world.tenant, id, events, false),
             1 => {}
             2 => late.push(events),
             _ => {
-                running.bus.publish(id, events, false);
-                late.drain(..).for_each(|events| running.bus.publish(id, events, false));
+                running.bus.publish(&running.world.tenant, id, events, false);
+                late.drain(..).for_each(|events| {
+                    running.bus.publish(&running.world.tenant, id, events, false)
+                });
             }
         }
     }

@@ -82,7 +82,7 @@ impl Stored {
 proptest! {
     #[test]
     fn rows_and_later_deltas_add_up_to_the_text_at_every_commit(moves in moves()) {
-        let owner = Owner { session_id: SessionId::new(), turn_id: MessageId::new().turn(), epoch: 1, flush_no: 0 };
+        let owner = Owner { tenant: "acme".parse().unwrap(), session_id: SessionId::new(), turn_id: MessageId::new().turn(), epoch: 1, flush_no: 0 };
         let mut said = Step {
             message_id: MessageId::new(),
             status: MessageStatus::Streaming,

@@ -96,3 +96,59 @@ pub async fn get(
         created_at: row.created_at,
     }))
 }
+
+/// Agents in their latest versions by id, those after `after`.
+pub async fn list(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    after: &str,
+    limit: i64,
+) -> Result<Vec<Stored>> {
+    let rows = sqlx::query!(
+        r#"
+        select id, version, manifest as "manifest: Json<Manifest>", created_at as "created_at: Time"
+        from (
+            select distinct on (id) * from session.agent
+            where tenant_id = $1 and id > $2
+            order by id, version desc
+        ) latest
+        where deleted_at is null
+        order by id
+        limit $3
+        "#,
+        tenant as _,
+        after,
+        limit,
+    )
+    .fetch_all(db)
+    .await?;
+    let stored = rows.into_iter().map(|row| Stored {
+        agent: Agent { id: row.id, version: row.version, manifest: row.manifest.0 },
+        created_at: row.created_at,
+    });
+    Ok(stored.collect())
+}
+
+/// Takes an agent out of use. Returns whether the tenant ever had one of this name.
+pub async fn delete(db: impl PgExecutor<'_>, tenant: &Tenant, id: &str) -> Result<bool> {
+    let existed = sqlx::query_scalar!(
+        r#"
+        with latest as (
+            select version from session.agent
+            where tenant_id = $1 and id = $2
+            order by version desc
+            limit 1
+        ), deleted as (
+            update session.agent a set deleted_at = now()
+            from latest
+            where a.tenant_id = $1 and a.id = $2 and a.version = latest.version and a.deleted_at is null
+        )
+        select exists (select from latest) as "existed!"
+        "#,
+        tenant as _,
+        id,
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(existed)
+}

@@ -1,13 +1,16 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use proto::{event::v1::RareIds, session::v1::TurnView};
+use proto::{
+    event::v1::{ActionRequired, RareIds},
+    session::v1::TurnView,
+};
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
 use sqlx::{PgPool, types::Json};
 
 use crate::{
-    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
+    ids::{ActionId, MessageId, PartId, ReplicaId, SessionId, StepId, ToolCallId, TurnId},
     store::{
         events,
         turns::{Stamp, Trace},
@@ -24,6 +27,7 @@ pub struct Batch {
     pub parts: Vec<Part>,
     pub prompts: Vec<Prompt>,
     pub turns: Vec<Turn>,
+    pub actions: Vec<Action>,
     pub sums: Vec<Sum>,
 }
 
@@ -39,6 +43,7 @@ impl Batch {
             parts: vec![],
             prompts: vec![],
             turns: vec![],
+            actions: vec![],
             sums: vec![],
         }
     }
@@ -56,6 +61,8 @@ pub struct Lease {
     /// What people should see the session do, if that changed.
     pub status: Option<&'static str>,
     pub status_message: Option<String>,
+    /// The turn waits for people now, if they have not answered already.
+    pub parks: bool,
     /// With the end of the turn: what the session is afterwards, if nothing is queued.
     pub ends: Option<&'static str>,
 }
@@ -131,6 +138,21 @@ pub struct Turn {
     pub view: TurnView,
 }
 
+#[derive(Debug, Clone, Serialize)]
+pub struct Action {
+    pub lease: usize,
+    pub id: ActionId,
+    pub turn_id: TurnId,
+    pub step_id: StepId,
+    pub tool_call_id: ToolCallId,
+    pub kind: String,
+    pub request: ActionRequired,
+    pub permission: Option<String>,
+    pub pattern: Option<String>,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Sum {
     pub lease: usize,
@@ -147,9 +169,11 @@ pub struct Answer {
     /// The sequence of its first event.
     pub base: i64,
     pub interrupt_turn: Option<TurnId>,
-    /// The turn that is ready now, if the end of this one let another go.
-    pub next_turn: Option<TurnId>,
+    pub interrupt_by: Option<String>,
+    pub interrupt_reason: Option<String>,
     pub fired: Option<Json<events::Row>>,
+    /// Whether there is something to claim now.
+    pub ready: bool,
 }
 
 /// Commits a batch. Sessions that are missing from the answer were not written.
@@ -162,7 +186,7 @@ pub async fn flush(
         Answer,
         r#"
         select lease as "lease!", base as "base!", interrupt_turn as "interrupt_turn: _",
-               next_turn as "next_turn: _", fired as "fired: _"
+               interrupt_by, interrupt_reason, fired as "fired: _", ready as "ready!"
         from session.flush($1, $2)
         "#,
         owner as _,

@@ -1,5 +1,6 @@
 use std::collections::HashMap;
 
+use chassis::Tenant;
 use jiff_sqlx::Timestamp as Time;
 use serde::Deserialize;
 use serde_json::Value;
@@ -8,6 +9,7 @@ use sqlx::{PgConnection, types::Json};
 use crate::{
     error::Result,
     ids::{MessageId, PartId, SessionId, TurnId},
+    memory,
     message::{Message, Metadata, Part, Role},
 };
 
@@ -24,6 +26,8 @@ pub struct Stored {
     pub created_at: Time,
     pub hidden_at: Option<Time>,
     parts: Json<Vec<PartRow>>,
+    /// How many the query found, this one among them.
+    found: i64,
 }
 
 /// A part as it stands in its row, which deltas may have outgrown.
@@ -73,6 +77,8 @@ impl Stored {
 pub enum Window {
     /// The latest that have a place in the conversation, from before a position.
     Before(i64, i64),
+    /// The earliest that have a place in the conversation, from after a position.
+    After(i64, i64),
     /// Those that wait in the queue.
     Queued,
 }
@@ -85,46 +91,201 @@ pub async fn load(
     window: Window,
     include_hidden: bool,
 ) -> Result<Vec<Stored>> {
-    let (before, limit, queued) = match window {
-        Window::Before(position, limit) => (position, limit, false),
-        Window::Queued => (i64::MAX, 1000, true),
+    Ok(page(db, session_id, window, include_hidden, i64::MAX).await?.0)
+}
+
+/// The same, but no more than about so many bytes and at least one message. Says whether the
+/// window, or the conversation beyond it, has more.
+pub async fn page(
+    db: &mut PgConnection,
+    session_id: SessionId,
+    window: Window,
+    include_hidden: bool,
+    bytes: i64,
+) -> Result<(Vec<Stored>, bool)> {
+    let (kind, place, limit) = match window {
+        Window::Before(position, limit) => ("before", position, limit),
+        Window::After(position, limit) => ("after", position, limit),
+        Window::Queued => ("queued", 0, 1000),
     };
     let mut messages = sqlx::query_as!(
         Stored,
         r#"
+        with page as materialized (
+            select m.*, row_number() over (order by m.place) as nth,
+                   coalesce((
+                       select jsonb_agg(jsonb_build_object(
+                           'index', p.index, 'id', p.id, 'type', p.type, 'data', p.data_json,
+                           'folded_seq', p.folded_seq) order by p.index)
+                       from session.chat_parts p
+                       where p.session_id = m.session_id and p.message_id = m.id
+                   ), '[]') as parts
+            from (
+                -- Each window has its own index, and so a branch of its own.
+                (select *, -position as place from session.chat_messages
+                 where $5 = 'before' and session_id = $1 and position < $3 and (hidden_at is null or $2)
+                 order by position desc limit $4)
+                union all
+                (select *, position from session.chat_messages
+                 where $5 = 'after' and session_id = $1 and position > $3 and (hidden_at is null or $2)
+                 order by position limit $4)
+                union all
+                (select *, queue_rank from session.chat_messages
+                 where $5 = 'queued' and session_id = $1 and queue_rank is not null and (hidden_at is null or $2)
+                 order by queue_rank limit $4)
+            ) m
+        ), sized as (
+            -- Measured only for those who mind.
+            select page.*, sum(case when $6 < 9223372036854775807
+                                   then octet_length(page.parts::text) + octet_length(page.metadata_json::text) + 300
+                                   else 0 end)
+                               over (order by page.nth rows between unbounded preceding and 1 preceding) as before
+            from page
+        )
         select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
                m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
-               m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _",
+               m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", m.parts as "parts!: _",
+               (select count(*) from page) as "found!"
+        from sized m
+        where m.nth = 1 or m.before < $6
+        order by m.nth
+        "#,
+        session_id as _,
+        include_hidden,
+        place,
+        limit.saturating_add(1),
+        kind,
+        bytes,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    messages.truncate(limit as usize);
+    let more = messages.first().is_some_and(|message| message.found > messages.len() as i64);
+    if let Window::Before(..) = window {
+        messages.reverse();
+    }
+    unfold(db, session_id, &mut messages).await?;
+    Ok((messages, more))
+}
+
+/// How much of a conversation a turn looks at: more than any model reads at once.
+const VISIBLE: i64 = 10_000;
+const VISIBLE_BYTES: i64 = 8 * 1024 * 1024;
+
+/// How many memories of each scope a prompt lists.
+const INDEX: i64 = 100;
+
+/// Whose turn it is, and so whose memories it knows of.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose<'a> {
+    pub tenant: &'a Tenant,
+    pub subject: &'a str,
+    pub project: &'a str,
+}
+
+/// What a turn has to know before it begins, in one question: the messages that the model can
+/// see, that is, everything since the last compaction and what it kept, and always all of the
+/// turn itself; and the index of the memories.
+pub async fn visible(
+    db: &mut PgConnection,
+    session_id: SessionId,
+    turn_id: TurnId,
+    whose: Whose<'_>,
+) -> Result<(Vec<Stored>, Vec<memory::Line>)> {
+    let rows = sqlx::query!(
+        r#"
+        with marker as (
+            select m.position, m.turn_id, p.data_json ->> 'tail_start_id' as tail
+            from session.chat_messages m
+            join session.chat_parts p on p.session_id = m.session_id and p.message_id = m.id
+            where m.session_id = $1 and m.synthetic and m.hidden_at is null and p.type = 'data-compaction'
+            order by m.position desc
+            limit 1
+        ), seen as (
+            select m.*, (
+                select coalesce(sum(pg_column_size(p.data_json)), 0)
+                from session.chat_parts p
+                where p.session_id = m.session_id and p.message_id = m.id
+            ) as bytes
+            from session.chat_messages m
+            where m.session_id = $1 and m.hidden_at is null
+              and m.position >= coalesce((
+                  -- What was kept, and the message of the turn in which it was compacted.
+                  select least(
+                      marker.position,
+                      (select t.position from session.chat_messages t
+                       where t.session_id = $1 and t.id = marker.tail),
+                      (select min(t.position) from session.chat_messages t
+                       where t.session_id = $1 and t.turn_id = marker.turn_id))
+                  from marker
+                  -- Imported messages stand before zero.
+              ), -9223372036854775808)
+            order by m.position desc
+            limit $3
+        )
+        select m.id as "id!: MessageId", m.turn_id as "turn_id!: TurnId", to_jsonb(m.role) as "role!: Json<Role>",
+               m.status as "status!", m.synthetic as "synthetic!", m.position,
+               m.metadata_json as "metadata!: Json<Value>", m.created_at as "created_at!: Time",
+               m.hidden_at as "hidden_at: Time",
                coalesce((
                    select jsonb_agg(jsonb_build_object(
                        'index', p.index, 'id', p.id, 'type', p.type, 'data', p.data_json,
                        'folded_seq', p.folded_seq) order by p.index)
                    from session.chat_parts p
                    where p.session_id = m.session_id and p.message_id = m.id
-               ), '[]') as "parts!: _"
+               ), '[]') as "parts!: Json<Vec<PartRow>>",
+               -- Once for all rows, of which there is at least one: what the turn asks for.
+               case when row_number() over (order by m.position) = 1 then (
+                   select jsonb_agg(jsonb_build_object(
+                       'scope', n.scope, 'name', n.name, 'description', n.description)
+                       order by n.scope, n.name)
+                   from (
+                       (select scope, name, description from session.memory
+                        where tenant_id = $5 and scope = 'user' and owner = $6
+                        order by name limit $8)
+                       union all
+                       (select scope, name, description from session.memory
+                        where tenant_id = $5 and scope = 'project' and owner = $7
+                        order by name limit $8)
+                   ) n
+               ) end as "memories: Json<Vec<memory::Line>>"
         from (
-            -- Each window has its own index, and so a branch of its own.
-            (select * from session.chat_messages
-             where not $5 and session_id = $1 and position < $3 and (hidden_at is null or $2)
-             order by position desc limit $4)
-            union all
-            (select * from session.chat_messages
-             where $5 and session_id = $1 and queue_rank is not null and (hidden_at is null or $2)
-             order by queue_rank desc limit $4)
+            select s.*, sum(s.bytes) over (order by s.position desc) as bytes_since from seen s
         ) m
-        order by m.position desc, m.queue_rank desc
+        where m.bytes_since <= $4::bigint or m.turn_id = $2
+        order by m.position
         "#,
         session_id as _,
-        include_hidden,
-        before,
-        limit,
-        queued,
+        turn_id as _,
+        VISIBLE,
+        VISIBLE_BYTES,
+        whose.tenant as _,
+        whose.subject,
+        whose.project,
+        INDEX,
     )
     .fetch_all(&mut *db)
     .await?;
-    messages.reverse();
+    let found = rows.len() as i64;
+    let (mut messages, mut memories) = (Vec::with_capacity(rows.len()), Vec::new());
+    for row in rows {
+        memories.extend(row.memories.into_iter().flat_map(|lines| lines.0));
+        messages.push(Stored {
+            id: row.id,
+            turn_id: row.turn_id,
+            role: row.role,
+            status: row.status,
+            synthetic: row.synthetic,
+            position: row.position,
+            metadata: row.metadata,
+            created_at: row.created_at,
+            hidden_at: row.hidden_at,
+            parts: row.parts,
+            found,
+        });
+    }
     unfold(db, session_id, &mut messages).await?;
-    Ok(messages)
+    Ok((messages, memories))
 }
 
 /// Adds what the log says beyond what the rows of growing parts hold.

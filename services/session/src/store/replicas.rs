@@ -1,10 +1,10 @@
 use chassis::Tenant;
-use sqlx::PgExecutor;
+use sqlx::{PgExecutor, types::Json};
 
 use crate::{
     error::Result,
     ids::{ReplicaId, SessionId, TurnId},
-    store::turns::Claim,
+    store::turns::{Claim, Context},
 };
 
 pub async fn register(db: impl PgExecutor<'_>, id: ReplicaId, address: &str) -> Result<()> {
@@ -64,6 +64,21 @@ pub async fn bury(db: impl PgExecutor<'_>, id: ReplicaId, counter: i64) -> Resul
     Ok(buried.rows_affected() > 0)
 }
 
+/// Whether the replica that owns a session is dead.
+pub async fn owner_is_dead(db: impl PgExecutor<'_>, session_id: SessionId) -> Result<bool> {
+    let dead = sqlx::query_scalar!(
+        r#"
+        select r.dead from session.run_state s
+        join session.replica r on r.id = s.owner
+        where s.session_id = $1
+        "#,
+        session_id as _,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(dead.unwrap_or(false))
+}
+
 /// Says goodbye: nobody has to wait to find out.
 pub async fn leave(db: impl PgExecutor<'_>, id: ReplicaId) -> Result<()> {
     sqlx::query!("update session.replica set dead = true where id = $1", id as _)
@@ -116,7 +131,7 @@ pub enum Adopted {
     /// Its turn had not begun and waits for a worker again.
     Ready,
     /// Its turn is ours to bring to its end.
-    Begun(Claim),
+    Begun(Claim, Box<Context>),
     /// Somebody else was faster.
     Gone,
 }
@@ -131,7 +146,7 @@ pub async fn adopt(
         r#"
         select session_id as "session_id!: SessionId", tenant_id as "tenant!: Tenant",
                turn_id as "turn_id!: TurnId", epoch as "epoch!", flush_no as "flush_no!",
-               attempts as "attempts!", begun as "begun!"
+               attempts as "attempts!", begun as "begun!", context as "context!: Json<Context>"
         from session.adopt($1, $2, $3)
         "#,
         replica as _,
@@ -143,13 +158,16 @@ pub async fn adopt(
     Ok(match row {
         None => Adopted::Gone,
         Some(row) if !row.begun => Adopted::Ready,
-        Some(row) => Adopted::Begun(Claim {
-            session_id: row.session_id,
-            tenant: row.tenant,
-            turn_id: row.turn_id,
-            epoch: row.epoch,
-            flush_no: row.flush_no,
-            attempts: row.attempts,
-        }),
+        Some(row) => {
+            let claim = Claim {
+                session_id: row.session_id,
+                tenant: row.tenant,
+                turn_id: row.turn_id,
+                epoch: row.epoch,
+                flush_no: row.flush_no,
+                attempts: row.attempts,
+            };
+            Adopted::Begun(claim, Box::new(row.context.0))
+        }
     })
 }

@@ -111,10 +111,19 @@ pub struct Cursor {
     pub id: SessionId,
 }
 
-/// Sessions that belong in the default list, the most recently used first.
+/// What a list shows beyond ordinary sessions, and whose children alone.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Filter {
+    pub ephemeral: bool,
+    pub archived: bool,
+    pub parent_id: Option<SessionId>,
+}
+
+/// Sessions, the most recently used first.
 pub async fn list(
     db: impl PgExecutor<'_>,
     tenant: &Tenant,
+    filter: Filter,
     after: Option<Cursor>,
     limit: i64,
 ) -> Result<Vec<Session>> {
@@ -125,16 +134,43 @@ pub async fn list(
     let sessions = sqlx::query_as!(
         Session,
         r#"
-        select s.id as "id: _", s.title, s.agent, s.subject, s.workspace_id as "workspace_id: _",
-               s.parent_id, s.parent_message_id, s.metadata_json as "metadata: _", s.ephemeral,
-               s.archived_at is not null as "archived!", s.created_at as "created_at: _",
-               s.updated_at as "updated_at: _", s.input_tokens, s.output_tokens, s.cost_micros, s.model_calls,
-               r.status, r.status_message, r.active_turn as "active_turn: _", r.queued,
-               r.next_seq - 1 as "last_sequence!"
-        from session.chat_sessions s
-        join session.run_state r on r.session_id = s.id
-        where s.tenant_id = $1 and not s.ephemeral and s.archived_at is null
-          and (s.updated_at, s.id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+        select s.id as "id!: _", s.title as "title!", s.agent as "agent!", s.subject as "subject!",
+               s.workspace_id as "workspace_id!: _", s.parent_id, s.parent_message_id,
+               s.metadata_json as "metadata!: _", s.ephemeral as "ephemeral!",
+               s.archived_at is not null as "archived!", s.created_at as "created_at!: _",
+               s.updated_at as "updated_at!: _", s.input_tokens as "input_tokens!",
+               s.output_tokens as "output_tokens!", s.cost_micros as "cost_micros!", s.model_calls as "model_calls!",
+               r.status as "status!", r.status_message as "status_message!", r.active_turn as "active_turn: _",
+               r.queued as "queued!", r.next_seq - 1 as "last_sequence!"
+        from (
+            -- Each kind has an index of its own, and so a branch.
+            (select * from session.chat_sessions
+             where $5::text is null and tenant_id = $1 and not ephemeral and archived_at is null
+               and (updated_at, id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+             order by updated_at desc, id desc limit $4)
+            union all
+            (select * from session.chat_sessions
+             where $5::text is null and $6 and tenant_id = $1 and ephemeral and archived_at is null
+               and (updated_at, id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+             order by updated_at desc, id desc limit $4)
+            union all
+            (select * from session.chat_sessions
+             where $5::text is null and $7 and tenant_id = $1 and not ephemeral and archived_at is not null
+               and (updated_at, id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+             order by updated_at desc, id desc limit $4)
+            union all
+            (select * from session.chat_sessions
+             where $5::text is null and $6 and $7 and tenant_id = $1 and ephemeral and archived_at is not null
+               and (updated_at, id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+             order by updated_at desc, id desc limit $4)
+            union all
+            (select * from session.chat_sessions
+             where tenant_id = $1 and parent_id = $5 and ($6 or not ephemeral) and ($7 or archived_at is null)
+               and (updated_at, id) < (coalesce($2, 'infinity'::timestamptz), coalesce($3, ''))
+             order by updated_at desc, id desc limit $4)
+        ) s,
+        -- Looked up row by row: a page is small, however the planner guesses.
+        lateral (select * from session.run_state r where r.session_id = s.id limit 1) r
         order by s.updated_at desc, s.id desc
         limit $4
         "#,
@@ -142,6 +178,9 @@ pub async fn list(
         time as _,
         id as _,
         limit,
+        filter.parent_id as _,
+        filter.ephemeral,
+        filter.archived,
     )
     .fetch_all(db)
     .await?;

@@ -6,7 +6,7 @@ use sqlx::{PgConnection, types::Json};
 use crate::{
     error::Result,
     ids::{MessageId, SessionId, TurnId},
-    message::ToolState,
+    message::{Asked, ToolState},
     time,
 };
 
@@ -25,13 +25,14 @@ pub async fn turns(
                        'calls', (
                            select coalesce(jsonb_agg(jsonb_build_object(
                                'tool_call_id', p.data_json ->> 'tool_call_id', 'tool', substr(p.type, 6),
-                               'state', p.data_json ->> 'state', 'error_text', p.data_json ->> 'error_text'
+                               'state', p.data_json ->> 'state', 'asked', p.data_json ->> 'asked',
+                               'error_text', p.data_json ->> 'error_text'
                            ) order by p.index), '[]')
                            from session.chat_parts p
                            where p.session_id = m.session_id and p.message_id = m.id and p.type like 'tool-%'
                        )) order by m.position)
                    from session.chat_messages m
-                   where m.session_id = t.session_id and m.turn_id = t.id and m.role = 'assistant'
+                   where m.session_id = t.session_id and m.turn_id = t.id and m.role = 'assistant' and not m.synthetic
                ), '[]') as "steps!: Json<Vec<Step>>"
         from session.turn t
         where t.session_id = $1
@@ -103,6 +104,7 @@ struct Call {
     tool_call_id: String,
     tool: String,
     state: ToolState,
+    asked: Option<Asked>,
     error_text: Option<String>,
 }
 
@@ -122,6 +124,7 @@ impl Call {
     fn into_view(self) -> ToolCallView {
         let status = match self.state {
             ToolState::InputStreaming => "pending",
+            ToolState::InputAvailable if self.asked == Some(Asked::Open) => "blocked",
             ToolState::InputAvailable => "running",
             ToolState::OutputAvailable => "completed",
             ToolState::OutputError => "failed",

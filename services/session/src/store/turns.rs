@@ -1,18 +1,18 @@
 use chassis::{Tenant, telemetry};
 use jiff_sqlx::Timestamp as Time;
 use proto::{
-    event::v1::{Event, RareIds},
+    event::v1::{ActionResolved, Event, RareIds},
     session::v1::TurnView,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use sqlx::{PgExecutor, types::Json};
+use sqlx::{PgExecutor, PgPool, types::Json};
 
 use crate::{
     error::{Error, Result},
-    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId, WorkspaceId},
+    ids::{MessageId, PartId, ReplicaId, SessionId, ToolCallId, TurnId, WorkspaceId},
     message::Part,
-    store::events,
+    store::{events, queue},
 };
 
 /// Who writes an event and on whose behalf.
@@ -22,6 +22,13 @@ pub struct Stamp {
     #[serde(flatten)]
     pub trace: Trace,
     pub ids: RareIds,
+}
+
+impl Stamp {
+    /// Of what a replica does by itself, on nobody's behalf.
+    pub fn of(runtime_id: ReplicaId) -> Stamp {
+        Stamp { runtime_id, trace: Trace::default(), ids: RareIds::default() }
+    }
 }
 
 /// The trace and the span under which something is written.
@@ -131,7 +138,7 @@ pub async fn submit(db: impl PgExecutor<'_>, new: NewTurn<'_>, stamp: &Stamp) ->
         queue_position: row.queue_position,
         sequence: row.sequence.ok_or_else(missing)?,
         submitted_at: row.submitted_at.ok_or_else(missing)?,
-        events: events.into_iter().map(events::Row::into_event).collect::<Result<_>>()?,
+        events: events::decode(events)?,
     })
 }
 
@@ -172,6 +179,38 @@ pub async fn get(
     .ok_or(Error::TurnNotFound { session_id, turn_id: id })
 }
 
+/// A turn with everything that is kept of it.
+#[derive(Debug)]
+pub struct Recorded {
+    pub id: TurnId,
+    pub message_id: MessageId,
+    pub status: String,
+    pub subject: String,
+    pub submitted_at: Time,
+    pub view: Json<TurnView>,
+}
+
+pub async fn of(
+    db: impl PgExecutor<'_>,
+    session_id: SessionId,
+    ids: &[TurnId],
+) -> Result<Vec<Recorded>> {
+    let turns = sqlx::query_as!(
+        Recorded,
+        r#"
+        select id as "id: _", message_id as "message_id: _", status, subject, submitted_at as "submitted_at: _",
+               view as "view: _"
+        from session.turn
+        where session_id = $1 and id = any($2)
+        "#,
+        session_id as _,
+        ids as _,
+    )
+    .fetch_all(db)
+    .await?;
+    Ok(turns)
+}
+
 /// A session this replica owns, for one turn.
 #[derive(Debug, Clone)]
 pub struct Claim {
@@ -183,17 +222,57 @@ pub struct Claim {
     pub attempts: i32,
 }
 
+/// What a worker must know about a turn beside the messages.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Context {
+    pub agent: String,
+    pub workspace_id: WorkspaceId,
+    pub subject: String,
+    pub trace_parent: Option<String>,
+    pub view: TurnView,
+    /// Whether it waited for people and goes on.
+    pub resumes: bool,
+    /// Who stopped it before anybody ran it.
+    pub interrupt: Option<Interrupt>,
+    /// What its calls asked people.
+    pub actions: Vec<Decided>,
+    /// What people decided for more than one call.
+    pub rules: Vec<Rule>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Interrupt {
+    pub turn_id: TurnId,
+    pub subject: String,
+    pub reason: String,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Decided {
+    pub tool_call_id: ToolCallId,
+    pub status: String,
+    pub resolution: Option<ActionResolved>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Rule {
+    pub scope: String,
+    pub permission: String,
+    pub pattern: String,
+    pub action: String,
+}
+
 /// Claims those of `sessions` that are ready and that nobody else claims.
 pub async fn claim(
     db: impl PgExecutor<'_>,
     replica: ReplicaId,
     sessions: &[SessionId],
-) -> Result<Vec<Claim>> {
-    let claims = sqlx::query_as!(
-        Claim,
+) -> Result<Vec<(Claim, Context)>> {
+    let claims = sqlx::query!(
         r#"
-        select session_id as "session_id!: _", tenant_id as "tenant!: _", turn_id as "turn_id!: _",
-               epoch as "epoch!", flush_no as "flush_no!", attempts as "attempts!"
+        select session_id as "session_id!: SessionId", tenant_id as "tenant!: Tenant", turn_id as "turn_id!: TurnId",
+               epoch as "epoch!", flush_no as "flush_no!", attempts as "attempts!",
+               context as "context!: Json<Context>"
         from session.claim($1, $2)
         "#,
         replica as _,
@@ -201,7 +280,18 @@ pub async fn claim(
     )
     .fetch_all(db)
     .await?;
-    Ok(claims)
+    let claim = claims.into_iter().map(|row| {
+        let claim = Claim {
+            session_id: row.session_id,
+            tenant: row.tenant,
+            turn_id: row.turn_id,
+            epoch: row.epoch,
+            flush_no: row.flush_no,
+            attempts: row.attempts,
+        };
+        (claim, row.context.0)
+    });
+    Ok(claim.collect())
 }
 
 /// Sessions that wait for a worker, whoever should have been told.
@@ -220,33 +310,88 @@ pub async fn ready(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<SessionId>
     Ok(ids)
 }
 
-/// What a worker must know about a turn beside the messages.
+/// What became of a wish to stop a turn.
 #[derive(Debug)]
-pub struct Context {
-    pub agent: String,
-    pub workspace_id: WorkspaceId,
-    pub subject: String,
-    pub trace_parent: Option<String>,
-    pub view: Json<TurnView>,
+pub struct Interrupted {
+    pub turn_id: TurnId,
+    /// Whoever runs it, and has to be told.
+    pub owner: Option<ReplicaId>,
+    /// Nobody runs it: whoever claims it ends it.
+    pub ready: bool,
+    pub events: Vec<Event>,
 }
 
-pub async fn context(
-    db: impl PgExecutor<'_>,
+/// Marks a turn as one to be stopped; without an id, the one that is active. One that
+/// waits in the queue is taken out of it.
+pub async fn interrupt(
+    db: &PgPool,
+    tenant: &Tenant,
     session_id: SessionId,
-    turn_id: TurnId,
-) -> Result<Context> {
-    let context = sqlx::query_as!(
-        Context,
+    turn_id: Option<TurnId>,
+    subject: &str,
+    reason: &str,
+    stamp: &Stamp,
+) -> Result<Interrupted> {
+    let row = sqlx::query!(
         r#"
-        select s.agent, s.workspace_id as "workspace_id: _", t.subject, t.trace_parent, t.view as "view: _"
-        from session.chat_sessions s
-        join session.turn t on t.session_id = s.id
-        where s.id = $1 and t.id = $2
+        select outcome as "outcome!", turn_id as "turn_id: TurnId", status, owner as "owner: ReplicaId", ready as "ready!",
+               events as "events!: Json<Vec<events::Row>>"
+        from session.interrupt($1, $2, $3, $4, $5, $6)
         "#,
+        tenant as _,
         session_id as _,
         turn_id as _,
+        subject,
+        reason,
+        Json(stamp) as _,
     )
     .fetch_one(db)
     .await?;
-    Ok(context)
+    match (row.outcome.as_str(), row.turn_id) {
+        ("stopping", Some(turn_id)) => Ok(Interrupted {
+            turn_id,
+            owner: row.owner,
+            ready: row.ready,
+            events: events::decode(row.events.0)?,
+        }),
+        ("queued", Some(id)) => match queue::cancel(db, tenant, session_id, id, subject, stamp)
+            .await
+        {
+            Ok(events) => Ok(Interrupted { turn_id: id, owner: None, ready: false, events }),
+            // It was let go in between, and is stopped where it is now.
+            Err(Error::TurnNotQueued { .. }) => {
+                Box::pin(interrupt(db, tenant, session_id, turn_id, subject, reason, stamp)).await
+            }
+            Err(error) => Err(error),
+        },
+        ("over", Some(turn_id)) => {
+            Err(Error::TurnOver { turn_id, status: row.status.unwrap_or_default() })
+        }
+        ("no_turn", Some(turn_id)) => Err(Error::TurnNotFound { session_id, turn_id }),
+        ("idle", _) => Err(Error::NothingRuns(session_id)),
+        _ => Err(Error::SessionNotFound(session_id)),
+    }
+}
+
+/// The turns of this replica's that somebody wants stopped.
+pub async fn interrupts(
+    db: impl PgExecutor<'_>,
+    owner: ReplicaId,
+) -> Result<Vec<(SessionId, Interrupt)>> {
+    let rows = sqlx::query!(
+        r#"
+        select session_id as "session_id: SessionId", interrupt_turn as "turn_id!: TurnId",
+               coalesce(interrupt_by, '') as "subject!", coalesce(interrupt_reason, '') as "reason!"
+        from session.run_state
+        where owner = $1 and interrupt_turn is not null
+        "#,
+        owner as _,
+    )
+    .fetch_all(db)
+    .await?;
+    let interrupt = rows.into_iter().map(|row| {
+        let (turn_id, subject, reason) = (row.turn_id, row.subject, row.reason);
+        (row.session_id, Interrupt { turn_id, subject, reason })
+    });
+    Ok(interrupt.collect())
 }

@@ -1,26 +1,31 @@
-//! The part of the loop that runs tools, one by one, in the order in which the model asked.
+//! The part of the loop that runs tools: all are evaluated at once, then they run in the order
+//! in which the model asked, those that change nothing side by side.
 
-use proto::event::v1::{Payload, ToolFailed, ToolMetadata, ToolResult};
-
-use super::{Call, Decision, Effect, Input, Outcome, Phase, Progress, Turn};
-use crate::{
-    ids::ToolCallId,
-    message::{Part, ToolState},
+use proto::event::v1::{
+    Payload, PermissionRequested, RunStatus, ToolFailed, ToolMetadata, ToolResult,
 };
 
+use super::{
+    Asking, Call, Decision, Effect, Input, Outcome, Phase, Progress, Resolution, Turn, append,
+    is_parked,
+};
+use crate::{
+    ids::ToolCallId,
+    message::{Asked, Part, ToolState, ToolUse},
+};
+
+/// How many calls that change nothing run side by side.
+const SIDE_BY_SIDE: usize = 8;
+
 impl Turn {
-    /// The calls of the last step that are not over.
+    /// The calls of the last step, as far as what is stored of them tells.
     pub(super) fn calls(&self) -> Vec<Call> {
         let Some(step) = self.steps.last() else { return vec![] };
-        let progress = |state: ToolState| match state.is_over() {
-            true => Progress::Done,
-            false => Progress::Pending,
-        };
         step.parts
             .iter()
             .enumerate()
             .filter_map(|(part, content)| match content {
-                Part::Tool(tool_use) => Some(Call { part, progress: progress(tool_use.state) }),
+                Part::Tool(tool_use) => Some(Call { part, progress: progress_of(tool_use) }),
                 _ => None,
             })
             .collect()
@@ -39,14 +44,18 @@ impl Turn {
                 match decision {
                     Decision::Allow => {
                         self.rewrite(id, input_json, effects);
-                        self.set_progress(id, Progress::Running);
-                        effects.push(Effect::Execute(id));
+                        self.set_progress(id, Progress::Allowed { approved: false });
+                    }
+                    Decision::Ask(asking) => {
+                        self.rewrite(id, input_json, effects);
+                        self.ask(id, asking, effects);
                     }
                     Decision::Deny { reason } => self.refuse(id, reason, "denied", effects),
                     Decision::Unavailable { reason } => {
                         self.refuse(id, reason, "unavailable", effects);
                     }
                 }
+                self.act_on(effects);
             }
             Input::ToolFact { id, mut fact } => {
                 fact.tool_call_id = id.to_string();
@@ -64,35 +73,137 @@ impl Turn {
 
     /// Starts what may start now, or the next step when everything is done.
     pub(super) fn act_on(&mut self, effects: &mut Vec<Effect>) {
-        let Phase::Acting(calls) = &mut self.phase else { return };
-        let parts = match self.steps.last() {
-            Some(step) => &step.parts,
-            None => return,
+        let (Phase::Acting(calls), Some(step)) = (&mut self.phase, self.steps.last_mut()) else {
+            return;
         };
         if calls.iter().all(|call| call.progress == Progress::Done) {
             return self.open(1, effects);
         }
-        let id = |call: &Call| match &parts[call.part] {
-            Part::Tool(tool_use) => tool_use.tool_call_id,
-            _ => unreachable!("calls are tool parts"),
-        };
-        for call in calls.iter_mut() {
-            match call.progress {
-                Progress::Done => {}
-                Progress::Pending => {
-                    call.progress = Progress::Evaluating;
-                    effects.push(Effect::Evaluate(id(call)));
-                    return;
-                }
-                Progress::Evaluating | Progress::Running => return,
+        for call in calls.iter_mut().filter(|call| call.progress == Progress::Pending) {
+            call.progress = Progress::Evaluating;
+            effects.push(Effect::Evaluate(tool_use(&mut step.parts, call).tool_call_id));
+        }
+        // A call that changes something runs alone, after all before it and before all behind it.
+        let open = calls.iter_mut().filter(|call| call.progress != Progress::Done);
+        for (beside, call) in open.enumerate() {
+            let tool_use = tool_use(&mut step.parts, call);
+            let may_start = match tool_use.read_only {
+                true => beside < SIDE_BY_SIDE,
+                false => beside == 0,
+            };
+            if let Progress::Allowed { approved } = call.progress
+                && may_start
+            {
+                call.progress = Progress::Running;
+                tool_use.running = true;
+                effects.push(Effect::SavePart(call.part));
+                effects.push(Effect::Execute { id: tool_use.tool_call_id, approved });
+            }
+            if !tool_use.read_only {
+                break;
             }
         }
+        if is_parked(calls) {
+            self.park(effects);
+        }
+    }
+
+    /// Waits for people: whatever else could be done is done, or comes after what they say.
+    pub(super) fn park(&mut self, effects: &mut Vec<Effect>) {
+        let Phase::Acting(calls) = &mut self.phase else { return };
+        let mut calls = std::mem::take(calls);
+        for call in &mut calls {
+            // What was allowed before the wait is asked about again after it.
+            if call.progress == (Progress::Allowed { approved: false }) {
+                call.progress = Progress::Pending;
+            }
+        }
+        let questions = calls.iter().filter(|call| call.progress == Progress::Waiting);
+        let only_questions = questions
+            .filter_map(|call| self.steps.last()?.parts.get(call.part))
+            .all(|part| matches!(part, Part::Tool(tool_use) if tool_use.tool == QUESTION));
+        let (status, message) = match only_questions {
+            true => ("waiting_on_user_input", "waits for an answer"),
+            false => ("waiting_on_approval", "waits for an approval"),
+        };
+        self.phase = Phase::Parked(calls);
+        effects.push(append(Payload::RunStatus(RunStatus {
+            status: status.into(),
+            message: message.into(),
+            ..RunStatus::default()
+        })));
+        effects.push(Effect::Park);
+    }
+
+    /// Goes on with what people decided. What nobody decided waits again.
+    pub(super) fn resume(
+        &mut self,
+        resolutions: Vec<(ToolCallId, Resolution)>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Phase::Parked(calls) = &mut self.phase else { return };
+        self.phase = Phase::Acting(std::mem::take(calls));
+        effects.push(append(Payload::RunStatus(RunStatus {
+            status: "acting".into(),
+            ..RunStatus::default()
+        })));
+        for (id, resolution) in resolutions {
+            if self.progress(id) == Some(Progress::Waiting) {
+                self.resolve(id, resolution, effects);
+            }
+        }
+        self.act_on(effects);
+    }
+
+    fn resolve(&mut self, id: ToolCallId, resolution: Resolution, effects: &mut Vec<Effect>) {
+        let Some((index, tool_use)) = self.call_mut(id) else { return };
+        let (asked, error) = match resolution {
+            Resolution::Approved => {
+                tool_use.asked = Some(Asked::Approved);
+                self.set_progress(id, Progress::Allowed { approved: true });
+                effects.push(Effect::SavePart(index));
+                return;
+            }
+            Resolution::Answered(answers) => {
+                tool_use.asked = Some(Asked::Answered);
+                let data_json = serde_json::json!({ "answers": answers }).to_string();
+                let metadata = ToolMetadata::default();
+                return self.settle(id, Outcome::Result { data_json, metadata }, effects);
+            }
+            Resolution::Rejected { comment } if comment.is_empty() => {
+                (Asked::Rejected, "the user rejected this".to_owned())
+            }
+            Resolution::Rejected { comment } => {
+                (Asked::Rejected, format!("the user rejected this: {comment}"))
+            }
+            Resolution::Expired => (Asked::Expired, "nobody answered in time".to_owned()),
+            Resolution::Cancelled => (Asked::Cancelled, "the question was withdrawn".to_owned()),
+        };
+        tool_use.asked = Some(asked);
+        self.refuse(id, error, "denied", effects);
+    }
+
+    fn ask(&mut self, id: ToolCallId, asking: Box<Asking>, effects: &mut Vec<Effect>) {
+        let Some((index, tool_use)) = self.call_mut(id) else { return };
+        tool_use.asked = Some(Asked::Open);
+        effects.push(Effect::SavePart(index));
+        self.set_progress(id, Progress::Waiting);
+        if let Some((permission, pattern)) = &asking.rule {
+            let (permission, pattern) = (permission.clone(), pattern.clone());
+            let requested = PermissionRequested { permission, pattern };
+            effects.push(self.append_call(id, Payload::PermissionRequested(requested)));
+        }
+        let required = Payload::ActionRequired(asking.request.clone());
+        if let Effect::Append(mut event) = self.append_call(id, required) {
+            event.action_id = id.action().to_string();
+            effects.push(Effect::Append(event));
+        }
+        effects.push(Effect::Ask { id, asking });
     }
 
     fn refuse(&mut self, id: ToolCallId, text: String, kind: &str, effects: &mut Vec<Effect>) {
         let (kind, metadata) = (kind.to_owned(), ToolMetadata::default());
         self.settle(id, Outcome::Error { text, kind, metadata }, effects);
-        self.act_on(effects);
     }
 
     /// A hook may have put another input in place of the model's.
@@ -107,6 +218,7 @@ impl Turn {
 
     pub(super) fn settle(&mut self, id: ToolCallId, outcome: Outcome, effects: &mut Vec<Effect>) {
         let Some((index, tool_use)) = self.call_mut(id) else { return };
+        tool_use.running = false;
         let payload = match outcome {
             Outcome::Result { data_json, metadata } => {
                 tool_use.state = ToolState::OutputAvailable;
@@ -127,14 +239,14 @@ impl Turn {
     }
 
     fn progress(&self, id: ToolCallId) -> Option<Progress> {
-        let Phase::Acting(calls) = &self.phase else { return None };
+        let (Phase::Acting(calls) | Phase::Parked(calls)) = &self.phase else { return None };
         let part = self.part_of(id)?;
         calls.iter().find(|call| call.part == part).map(|call| call.progress)
     }
 
     fn set_progress(&mut self, id: ToolCallId, progress: Progress) {
         let part = self.part_of(id);
-        if let Phase::Acting(calls) = &mut self.phase
+        if let Phase::Acting(calls) | Phase::Parked(calls) = &mut self.phase
             && let Some(call) = calls.iter_mut().find(|call| Some(call.part) == part)
         {
             call.progress = progress;
@@ -147,5 +259,25 @@ impl Turn {
             .parts
             .iter()
             .position(|part| matches!(part, Part::Tool(tool_use) if tool_use.tool_call_id == id))
+    }
+}
+
+/// The tool that asks people.
+pub const QUESTION: &str = "question";
+
+fn progress_of(tool_use: &ToolUse) -> Progress {
+    match tool_use {
+        ToolUse { state, .. } if state.is_over() => Progress::Done,
+        ToolUse { running: true, .. } => Progress::Running,
+        ToolUse { asked: Some(Asked::Open), .. } => Progress::Waiting,
+        ToolUse { asked: Some(Asked::Approved), .. } => Progress::Allowed { approved: true },
+        _ => Progress::Pending,
+    }
+}
+
+fn tool_use<'a>(parts: &'a mut [Part], call: &Call) -> &'a mut ToolUse {
+    match &mut parts[call.part] {
+        Part::Tool(tool_use) => tool_use,
+        _ => unreachable!("calls are tool parts"),
     }
 }

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use proto::event::v1::{Event, Usage};
 
+use super::{Asking, Trigger};
 use crate::ids::{MessageId, ToolCallId};
 
 /// What a turn wants done. The driver does it in this order.
@@ -18,12 +19,18 @@ pub enum Effect {
     Spend { usage: Usage, cost_micros: i64 },
     /// Assemble the prompt and call the model; in a new message, or again for one.
     OpenStep { message_id: Option<MessageId>, attempt: u32 },
-    /// Wait before the next attempt.
-    Rest(Duration),
+    /// Summarize the history.
+    Compact { trigger: Trigger, attempt: u32 },
+    /// Wait before the next attempt, and say why.
+    Rest { delay: Duration, message: String },
     /// Ask whether this call may run.
     Evaluate(ToolCallId),
-    /// Commit everything so far, then run this call.
-    Execute(ToolCallId),
+    /// Commit everything so far, then run this call. `approved`: a person allowed it.
+    Execute { id: ToolCallId, approved: bool },
+    /// Store that a person is asked about this call.
+    Ask { id: ToolCallId, asking: Box<Asking> },
+    /// Commit everything so far, and let go of the session until people have answered.
+    Park,
     /// Drop whatever runs: model, tools, rest.
     StopAll,
     /// Commit the end and let go of the session.

@@ -2,13 +2,30 @@
 
 use proto::event::v1::{Payload, ToolMetadata, TurnFailed};
 
-use super::{Effect, Ending, Outcome, Phase, Stop, Turn, append};
+use super::{Effect, Ending, Outcome, Phase, Progress, Stop, Turn, append};
 use crate::{
     ids::ToolCallId,
-    message::{MessageStatus, Part},
+    message::{Asked, MessageStatus, Part, ToolUse},
 };
 
 impl Turn {
+    /// Nothing that ran is run again. But what people are asked outlives its host: such a turn
+    /// goes on to wait, and only what really ran when the host died has failed.
+    pub(super) fn orphaned(&mut self, effects: &mut Vec<Effect>) {
+        match &mut self.phase {
+            Phase::Acting(calls) | Phase::Parked(calls)
+                if calls.iter().any(|call| call.progress == Progress::Waiting) =>
+            {
+                self.phase = Phase::Acting(std::mem::take(calls));
+                for id in self.open_calls(|tool_use| tool_use.running) {
+                    self.abort(id, "host_restart", effects);
+                }
+                self.park(effects);
+            }
+            _ => self.stop(Stop::HostRestart, effects),
+        }
+    }
+
     /// Freezes everything where it is: what was said stays, what runs is told to stop.
     pub(super) fn stop(&mut self, stop: Stop, effects: &mut Vec<Effect>) {
         let (status, reason, message, hard) = match &stop {
@@ -36,6 +53,7 @@ impl Turn {
             _ => String::new(),
         };
         effects.push(Effect::StopAll);
+        self.stop_compacting(&message, effects);
         self.end_badly(status, reason, message, subject, hard, effects);
     }
 
@@ -54,7 +72,7 @@ impl Turn {
             reason: reason.to_owned(),
             message: message.clone(),
             subject,
-            steps: self.steps.len() as i32,
+            steps: self.model_calls() as i32,
             usage: Some(self.usage),
             cost_micros: self.cost_micros,
         })));
@@ -72,24 +90,8 @@ impl Turn {
             return;
         }
         self.close_part(effects);
-        let aborted = match reason {
-            "host_restart" => ("aborted by host restart", "host_restart"),
-            "interrupted" => ("aborted by the user", "aborted"),
-            _ => ("aborted because the turn ended", "aborted"),
-        };
-        let open: Vec<ToolCallId> = self
-            .last_step()
-            .parts
-            .iter()
-            .filter_map(|part| match part {
-                Part::Tool(tool_use) if !tool_use.state.is_over() => Some(tool_use.tool_call_id),
-                _ => None,
-            })
-            .collect();
-        for id in open {
-            let (text, kind) = (aborted.0.to_owned(), aborted.1.to_owned());
-            let metadata = ToolMetadata::default();
-            self.settle(id, Outcome::Error { text, kind, metadata }, effects);
+        for id in self.open_calls(|_| true) {
+            self.abort(id, reason, effects);
         }
         let step = self.last_step();
         if step.status == MessageStatus::Streaming {
@@ -99,5 +101,32 @@ impl Turn {
             };
             effects.push(Effect::SaveMessage);
         }
+    }
+
+    fn abort(&mut self, id: ToolCallId, reason: &str, effects: &mut Vec<Effect>) {
+        let (text, kind) = match reason {
+            "host_restart" => ("aborted by host restart", "host_restart"),
+            "interrupted" => ("aborted by the user", "aborted"),
+            _ => ("aborted because the turn ended", "aborted"),
+        };
+        if let Some((_, tool_use)) = self.call_mut(id)
+            && tool_use.asked == Some(Asked::Open)
+        {
+            tool_use.asked = Some(Asked::Cancelled);
+        }
+        let (text, kind) = (text.to_owned(), kind.to_owned());
+        self.settle(id, Outcome::Error { text, kind, metadata: ToolMetadata::default() }, effects);
+    }
+
+    /// The calls of the last step that have not ended and are `wanted`.
+    fn open_calls(&self, wanted: impl Fn(&ToolUse) -> bool) -> Vec<ToolCallId> {
+        let parts = self.steps.last().map(|step| step.parts.as_slice()).unwrap_or_default();
+        let open = parts.iter().filter_map(|part| match part {
+            Part::Tool(tool_use) if !tool_use.state.is_over() && wanted(tool_use) => {
+                Some(tool_use.tool_call_id)
+            }
+            _ => None,
+        });
+        open.collect()
     }
 }

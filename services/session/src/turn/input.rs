@@ -1,10 +1,12 @@
 use std::time::Duration;
 
-use proto::event::v1::{Event, ModelRequested, ToolMetadata, Usage};
+use proto::event::v1::{
+    ActionRequired, Answer, CompactionCompleted, Event, ModelRequested, ToolMetadata, Usage,
+};
 
 use crate::{
     ids::{MessageId, ToolCallId},
-    message::Metadata,
+    message::{Metadata, Part},
 };
 
 /// What can happen to a turn.
@@ -14,13 +16,19 @@ pub enum Input {
     Began { agent: String, agent_version: i32, attempt: i32 },
 
     /// The prompt is assembled and the model is called; its answer fills this message.
-    StepOpened { message_id: MessageId, request: ModelRequested, metadata: Metadata },
+    /// The facts are what there is to know about the prompt.
+    StepOpened {
+        message_id: MessageId,
+        request: ModelRequested,
+        metadata: Metadata,
+        facts: Vec<Event>,
+    },
     /// The model says more.
     Text(String),
     /// The model thinks aloud.
     Reasoning { text: String, signature: String },
     /// The model begins to call a tool.
-    CallStarted { id: ToolCallId, tool: String },
+    CallStarted { id: ToolCallId, tool: String, read_only: bool },
     /// The input of the call is complete.
     CallCompleted { id: ToolCallId, input_json: String },
     /// The model is done with this step.
@@ -33,6 +41,17 @@ pub enum Input {
     /// Something to put on record: routing, cost, limits.
     Fact(Event),
 
+    /// The prompt does not fit into the model's context, and why.
+    TooLarge { trigger: Trigger, why: String },
+    /// What is to be summarized was chosen.
+    CompactionBegan { turn_ids: Vec<String>, tokens_before: i32 },
+    /// The summarizer answered once and wants its pay.
+    Summarized { usage: Usage, cost_micros: i64 },
+    /// The history has a summary.
+    Compacted(Box<Compaction>),
+    /// There is nothing that a summary would make smaller.
+    NothingToCompact,
+
     /// Whether a call may run.
     Evaluated { id: ToolCallId, decision: Decision, facts: Vec<Event>, input_json: String },
     /// Something to put on record about a call that runs.
@@ -40,6 +59,10 @@ pub enum Input {
     /// A call ended.
     ToolEnded { id: ToolCallId, outcome: Outcome },
 
+    /// A worker goes on with a turn that waited for people: this is what they decided.
+    Resumed(Vec<(ToolCallId, Resolution)>),
+    /// The worker of the turn died.
+    Orphaned,
     /// Somebody or something ends the turn.
     Stopped(Stop),
 }
@@ -51,6 +74,42 @@ pub struct Finished {
     pub cost_micros: i64,
     pub provider: String,
     pub model: String,
+}
+
+/// Why history is summarized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// It outgrew the model's context.
+    Auto,
+    /// Somebody asked for it.
+    Manual,
+    /// It is too much for the model that this turn wants.
+    ModelSwitch,
+    /// The provider says that it is too much.
+    Overflow,
+}
+
+impl Trigger {
+    /// As in `CompactionStarted.trigger`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Trigger::Auto => "auto",
+            Trigger::Manual => "manual",
+            Trigger::ModelSwitch => "model_switch",
+            Trigger::Overflow => "overflow",
+        }
+    }
+}
+
+/// A summary of what was said, as the message that holds it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Compaction {
+    pub message_id: MessageId,
+    /// The part `data-compaction`.
+    pub marker: Part,
+    pub completed: CompactionCompleted,
+    /// With what all requests to the summarizer used.
+    pub metadata: Metadata,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -67,6 +126,8 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     Allow,
+    /// A person has to say.
+    Ask(Box<Asking>),
     Deny {
         reason: String,
     },
@@ -74,6 +135,24 @@ pub enum Decision {
     Unavailable {
         reason: String,
     },
+}
+
+/// What a person is asked about a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Asking {
+    pub request: ActionRequired,
+    /// Of approvals: the rule that a decision for more than this call becomes.
+    pub rule: Option<(String, String)>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Resolution {
+    Approved,
+    Rejected { comment: String },
+    Answered(Vec<Answer>),
+    Expired,
+    Cancelled,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +167,7 @@ pub enum Stop {
         subject: String,
         reason: String,
     },
-    /// Its owner died or is going away.
+    /// Its host is going away.
     HostRestart,
     Timeout {
         seconds: u64,

@@ -1,11 +1,11 @@
 //! The part of the loop in which the model speaks.
 
 use proto::event::v1::{
-    ModelCompleted, ModelDelta, ModelFailed, ModelRequested, Payload, ReasoningDelta, RunStatus,
-    ToolArgs, ToolStarted, TurnCompleted,
+    Event, ModelCompleted, ModelDelta, ModelFailed, ModelRequested, Payload, ReasoningDelta,
+    RunStatus, ToolArgs, ToolStarted,
 };
 
-use super::{Effect, Ending, Failure, Finished, Phase, Step, Turn, append, effect};
+use super::{Effect, Failure, Finished, Phase, Step, Trigger, Turn, effect};
 use crate::{
     ids::{MessageId, ToolCallId},
     message::{MessageStatus, Metadata, Part, Text, ToolState, ToolUse},
@@ -13,10 +13,19 @@ use crate::{
 
 impl Turn {
     pub(super) fn open(&mut self, attempt: u32, effects: &mut Vec<Effect>) {
-        if attempt == 1 && self.steps.len() >= self.limits.steps {
+        if attempt == 1 && self.model_calls() >= self.limits.steps {
             let message = format!(
                 "the turn reached its limit of {} steps; raise the agent's limit or ask for less at once",
                 self.limits.steps
+            );
+            return self.end_badly("failed", "limit", message, String::new(), true, effects);
+        }
+        if attempt == 1
+            && let Some(most) = self.limits.tokens
+            && self.tokens() >= most
+        {
+            let message = format!(
+                "the turn reached its limit of {most} tokens; raise the agent's limit or ask for less at once"
             );
             return self.end_badly("failed", "limit", message, String::new(), true, effects);
         }
@@ -32,12 +41,16 @@ impl Turn {
         message_id: MessageId,
         request: ModelRequested,
         metadata: Metadata,
+        facts: Vec<Event>,
         effects: &mut Vec<Effect>,
     ) {
         self.phase = Phase::Streaming { attempt };
         let status = MessageStatus::Streaming;
         if self.steps.last().is_none_or(|step| step.message_id != message_id) {
             self.steps.push(Step { message_id, status, metadata, parts: vec![] });
+        }
+        for fact in facts {
+            effects.push(Effect::Append(Box::new(self.in_step(fact))));
         }
         effects.push(self.append(Payload::ModelRequested(request)));
         effects.push(Effect::SaveMessage);
@@ -83,23 +96,16 @@ impl Turn {
         }
     }
 
-    pub(super) fn call_started(&mut self, id: ToolCallId, tool: String, effects: &mut Vec<Effect>) {
+    pub(super) fn call_started(&mut self, tool_use: ToolUse, effects: &mut Vec<Effect>) {
         self.close_part(effects);
+        let id = tool_use.tool_call_id;
         let step = self.last_step();
         let started = ToolStarted {
             message_id: step.message_id.to_string(),
             part_index: step.parts.len() as i32,
-            tool: tool.clone(),
+            tool: tool_use.tool.clone(),
         };
-        step.parts.push(Part::Tool(ToolUse {
-            tool_call_id: id,
-            tool,
-            state: ToolState::InputStreaming,
-            input_json: String::new(),
-            output_json: None,
-            error_text: None,
-            metadata: None,
-        }));
+        step.parts.push(Part::Tool(tool_use));
         effects.push(Effect::SavePart(step.parts.len() - 1));
         effects.push(self.append_call(id, Payload::ToolStarted(started)));
     }
@@ -142,15 +148,7 @@ impl Turn {
 
         let calls = self.calls();
         if calls.is_empty() {
-            effects.push(append(Payload::TurnCompleted(TurnCompleted {
-                message_id,
-                finish_reason: finished.finish_reason,
-                steps: self.steps.len() as i32,
-                usage: Some(self.usage),
-                cost_micros: self.cost_micros,
-            })));
-            self.phase = Phase::Over;
-            effects.push(Effect::Finish(Ending::Completed));
+            self.complete(message_id, finished.finish_reason, effects);
         } else {
             self.phase = Phase::Acting(calls);
             self.act_on(effects);
@@ -160,7 +158,8 @@ impl Turn {
     pub(super) fn failed(&mut self, attempt: u32, failure: Failure, effects: &mut Vec<Effect>) {
         // Asking again after text was shown would say it twice.
         let silent = self.open_step().is_none_or(|step| step.parts.is_empty());
-        let will_retry = failure.transient && silent && attempt < self.limits.attempts;
+        let overflow = failure.kind == "context_overflow" && silent;
+        let will_retry = overflow || failure.transient && silent && attempt < self.limits.attempts;
         let message_id = self.open_step().map(|step| step.message_id.to_string());
         effects.push(self.append(Payload::ModelFailed(ModelFailed {
             message_id: message_id.unwrap_or_default(),
@@ -168,19 +167,30 @@ impl Turn {
             message: failure.message.clone(),
             will_retry,
         })));
+        if overflow {
+            return self.compact(Trigger::Overflow, failure.message, effects);
+        }
         if will_retry {
             let delay = failure.retry_after.unwrap_or_else(|| effect::backoff(attempt));
             effects.push(self.append(Payload::RunStatus(RunStatus {
                 status: "retrying".into(),
                 attempt: attempt as i32 + 1,
                 delay_ms: delay.as_millis() as i32,
-                message: failure.message,
+                message: failure.message.clone(),
             })));
             self.phase = Phase::Resting { attempt: attempt + 1 };
-            effects.push(Effect::Rest(delay));
+            let message = format!("attempt {} comes next: {}", attempt + 1, failure.message);
+            effects.push(Effect::Rest { delay, message });
             return;
         }
         self.end_badly("failed", "provider_error", failure.message, String::new(), true, effects);
+    }
+
+    /// Everything that was read and written in this turn.
+    fn tokens(&self) -> i64 {
+        let usage = self.usage;
+        let counts = [usage.input, usage.output, usage.cache_read, usage.cache_write];
+        counts.into_iter().map(i64::from).sum()
     }
 
     pub(super) fn close_part(&mut self, effects: &mut Vec<Effect>) {

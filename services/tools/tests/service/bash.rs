@@ -1,7 +1,7 @@
 use std::{os::unix::fs::PermissionsExt as _, time::Duration};
 
 use expect_test::expect;
-use proto::event::v1::Payload;
+use proto::{event::v1::Payload, tools::v1::Call};
 use serde_json::json;
 use sqlx::PgPool;
 use tokio::time::{sleep, timeout};
@@ -70,7 +70,8 @@ async fn two_first_calls_make_one_workspace(db: PgPool) {
 async fn a_command_that_takes_too_long_is_ended(db: PgPool) {
     let world = World::start(db).await;
     let input = json!({ "command": "echo begun; sleep 60; echo done", "timeout_ms": 300 });
-    let ended = world.execute(world.call("bash", input)).await.unwrap();
+    let call = Call { input_json: input.to_string(), ..world.bash("") };
+    let ended = world.execute(call).await.unwrap();
     assert_eq!(ended.error(), ("timeout", "ended after 300 ms; until then it printed:\nbegun\n"));
     let duration = ended.outcome.metadata.unwrap().duration_ms;
     assert!((300..5_000).contains(&duration), "{duration} ms");

@@ -1,21 +1,37 @@
 use expect_test::expect;
-use proto::tools::v1::{
-    GetWorkspaceRequest, ListToolsRequest, workspace_service_client::WorkspaceServiceClient,
+use proto::{
+    event::v1::PermissionEvaluated,
+    tools::v1::{
+        Call, GetWorkspaceRequest, ListToolsRequest, Tool, permissions::Mode, rule::Action,
+        workspace_service_client::WorkspaceServiceClient,
+    },
 };
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::world::{World, assert_code, explain};
+use crate::world::{World, assert_code, explain, rule};
 
 #[sqlx::test(migrations = false)]
 async fn tools_are_listed_with_their_schemas(db: PgPool) {
     let world = World::start(db).await;
     let request = world.peer.request(&world.caller, ListToolsRequest::default());
     let response = world.client.clone().list_tools(request).await.unwrap().into_inner();
-    let names: Vec<_> = response.tools.iter().map(|tool| tool.name.as_str()).collect();
-    assert_eq!(names, ["bash"]);
+    let mut lines = String::new();
+    for tool in &response.tools {
+        let Tool { name, host, read_only, destructive, .. } = tool;
+        lines += &format!("{name} of {host}: read-only {read_only}, destructive {destructive}\n");
+    }
+    expect![[r#"
+        bash of tools: read-only false, destructive true
+        memory_delete of session: read-only false, destructive false
+        memory_list of session: read-only true, destructive false
+        memory_read of session: read-only true, destructive false
+        memory_write of session: read-only false, destructive false
+        question of session: read-only false, destructive false
+    "#]]
+    .assert_eq(&lines);
     assert!(response.next_page_token.is_empty());
     let schema: Value = serde_json::from_str(&response.tools[0].input_schema_json).unwrap();
     assert_eq!(schema["required"], json!(["command"]));
@@ -52,6 +68,62 @@ async fn evaluating_decides_and_runs_nothing(db: PgPool) {
 }
 
 #[sqlx::test(migrations = false)]
+async fn the_rule_that_decided_is_on_record(db: PgPool) {
+    let world = World::start(db).await;
+    let mut lines = String::new();
+    let mut record = async |command: &str, action, headless| {
+        let mut call = Call { headless, ..world.bash(command) };
+        call.permissions.get_or_insert_default().rules.push(rule("bash", "rm *", action));
+        let evaluation = world.evaluate(call).await.unwrap().evaluation.unwrap();
+        let PermissionEvaluated { decision, cause, compared, mode, reason, .. } = evaluation;
+        let rule = evaluation.rule.unwrap();
+        lines += &format!("{decision} {cause} {compared:?} {mode}: {reason}\n    ");
+        lines += &format!("{} {} {} {}\n", rule.source, rule.action, rule.permission, rule.pattern);
+    };
+    record("ls && rm x", Action::Ask, false).await;
+    record("ls && rm x", Action::Ask, true).await;
+    record("ls && rm x", Action::Deny, false).await;
+    record("ls && ls", Action::Deny, false).await;
+    expect![[r#"
+        ask rule "ls && rm x" default: the rule bash "rm *" of the manifest asks a person
+            manifest ask bash rm *
+        deny mode "rm x" default: the rule bash "rm *" of the manifest asks a person, and nobody can be asked
+            manifest ask bash rm *
+        deny rule "rm x" default: the rule bash "rm *" of the manifest denies it
+            manifest deny bash rm *
+        allow rule "ls && ls" default: the rule bash "*" of the manifest allows it
+            manifest allow bash *
+    "#]].assert_eq(&lines);
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_approval_settles_what_was_asked_and_nothing_else(db: PgPool) {
+    let world = World::start(db).await;
+    let with = |action| {
+        let mut call = world.bash("echo ran >> log");
+        call.permissions.get_or_insert_default().rules.push(rule("bash", "echo *", action));
+        call
+    };
+    let asked = with(Action::Ask);
+    assert_eq!(world.execute_approved(asked.clone()).await.unwrap().data()["exit_code"], 0);
+    assert_eq!(world.read(&asked, "log"), "ran\n");
+
+    let denied = with(Action::Deny);
+    let ended = world.execute_approved(denied.clone()).await.unwrap();
+    assert_eq!(ended.error(), ("denied", r#"the rule bash "echo *" of the manifest denies it"#));
+    let nobody = Call { headless: true, ..with(Action::Ask) };
+    let ended = world.execute_approved(nobody.clone()).await.unwrap();
+    assert_eq!(ended.error().0, "denied");
+    let mut planned = with(Action::Allow);
+    planned.permissions.get_or_insert_default().set_mode(Mode::Plan);
+    let ended = world.execute_approved(planned.clone()).await.unwrap();
+    assert_eq!(ended.error(), ("denied", "bash may change something, and the mode is plan"));
+    for call in [denied, nobody, planned] {
+        assert!(world.read(&call, "log").is_empty());
+    }
+}
+
+#[sqlx::test(migrations = false)]
 async fn whatever_a_model_asks_for_ends_in_an_envelope(db: PgPool) {
     let world = World::start(db).await;
     let ended = world.execute(world.call("fly", json!({}))).await.unwrap();
@@ -70,6 +142,17 @@ async fn whatever_a_model_asks_for_ends_in_an_envelope(db: PgPool) {
     let ended = world.execute(call).await.unwrap();
     assert_eq!(ended.error().0, "denied");
     assert_eq!(ended.names(), ["permission.evaluated"]);
+
+    let mut call = world.bash("ls");
+    call.permissions = None;
+    let ended = world.execute(call).await.unwrap();
+    expect!["bash may destroy something and no rule decides about it, and nobody has approved yet"]
+        .assert_eq(ended.error().1);
+    assert_eq!((ended.error().0, ended.names()), ("denied", vec!["permission.evaluated"]));
+
+    let call = world.call("question", json!({ "questions": [{ "prompt": "Why?" }] }));
+    let ended = world.execute(call).await.unwrap();
+    assert_eq!(ended.error(), ("failed", "question runs in the session service and not here"));
 
     let ended = world.execute(world.bash("echo a\0b")).await.unwrap();
     assert_eq!(ended.error().0, "failed");
@@ -92,6 +175,11 @@ async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
     refuse(|call| call.epoch = -1).await;
     refuse(|call| call.turn_id = "t".repeat(101)).await;
     refuse(|call| call.input_json = " ".repeat(1024 * 1024 + 1)).await;
+    refuse(|call| {
+        let rules = &mut call.permissions.get_or_insert_default().rules;
+        rules.resize(1_001, rule("bash", "*", Action::Allow));
+    })
+    .await;
     expect![[r#"
         InvalidArgument REASON_INVALID_FIELD: invalid call.session_id: expected ses_ and 26 characters
         InvalidArgument REASON_INVALID_FIELD: invalid call.tool_call_id: expected call_ and 26 characters
@@ -99,6 +187,7 @@ async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
         InvalidArgument REASON_INVALID_FIELD: invalid call.epoch: is negative
         InvalidArgument REASON_INVALID_FIELD: invalid call.turn_id: is longer than 100 characters
         InvalidArgument REASON_INVALID_FIELD: invalid call.input_json: is larger than 1 MiB
+        InvalidArgument REASON_INVALID_FIELD: invalid call.permissions.rules: are more than 1,000
     "#]].assert_eq(&problems);
     assert!(!world.workspaces.join("acme").exists());
 }

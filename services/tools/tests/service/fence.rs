@@ -1,5 +1,6 @@
 use expect_test::expect;
 use futures::future::join_all;
+use serde_json::json;
 use sqlx::PgPool;
 use tonic::Code;
 
@@ -38,6 +39,21 @@ async fn of_many_equal_calls_at_once_one_runs(db: PgPool) {
         assert_code(&status, Code::AlreadyExists);
     }
     assert_eq!(world.read(&call, "log"), "ran\n");
+}
+
+#[sqlx::test(migrations = false)]
+async fn calls_of_one_session_run_side_by_side(db: PgPool) {
+    let world = World::start(db).await;
+    let meets = |mine: &str, theirs: &str| {
+        format!("touch {mine}; until [ -e {theirs} ]; do sleep 0.01; done; echo met")
+    };
+    let one = world.bash(&meets("one", "other"));
+    let mut other = world.bash(&meets("other", "one"));
+    (other.session_id, other.workspace_id) = (one.session_id.clone(), one.workspace_id.clone());
+    // Neither can end before the other has begun.
+    let (one, other) = tokio::join!(world.execute(one), world.execute(other));
+    assert_eq!(one.unwrap().data(), json!({ "output": "met\n", "exit_code": 0 }));
+    assert_eq!(other.unwrap().data(), json!({ "output": "met\n", "exit_code": 0 }));
 }
 
 #[sqlx::test(migrations = false)]

@@ -6,4 +6,5 @@
 mod bash;
 mod calls;
 mod fence;
+mod files;
 mod world;

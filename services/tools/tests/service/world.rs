@@ -7,8 +7,8 @@ use clap::Parser as _;
 use proto::{
     event::v1::{Event, Payload},
     tools::v1::{
-        Call, EvaluateRequest, EvaluateResponse, ExecuteRequest, ExecuteResponse,
-        RaiseEpochRequest, execute_response::Item, outcome::Result as PbResult,
+        Call, EvaluateRequest, EvaluateResponse, ExecuteRequest, ExecuteResponse, Permissions,
+        RaiseEpochRequest, Rule, execute_response::Item, outcome::Result as PbResult, rule::Action,
         tool_service_client::ToolServiceClient,
     },
 };
@@ -101,8 +101,14 @@ impl World {
         }
     }
 
+    /// A call of `bash` by an agent that may do so.
     pub fn bash(&self, command: &str) -> Call {
-        self.call("bash", serde_json::json!({ "command": command }))
+        let mut call = self.call("bash", serde_json::json!({ "command": command }));
+        call.permissions = Some(Permissions {
+            rules: vec![rule("bash", "*", Action::Allow)],
+            ..Permissions::default()
+        });
+        call
     }
 
     pub async fn evaluate(&self, call: Call) -> Result<EvaluateResponse, Status> {
@@ -111,7 +117,17 @@ impl World {
     }
 
     pub async fn begin(&self, call: Call) -> Result<Streaming<ExecuteResponse>, Status> {
-        let request = ExecuteRequest { call: Some(call), ..ExecuteRequest::default() };
+        self.request(ExecuteRequest { call: Some(call), ..ExecuteRequest::default() }).await
+    }
+
+    /// Runs a call that a person approved of.
+    pub async fn execute_approved(&self, call: Call) -> Result<Ended, Status> {
+        let request =
+            ExecuteRequest { call: Some(call), approved: true, ..ExecuteRequest::default() };
+        self.finish(self.request(request).await?).await
+    }
+
+    async fn request(&self, request: ExecuteRequest) -> Result<Streaming<ExecuteResponse>, Status> {
         let request = self.peer.request(&self.caller, request);
         Ok(self.client.clone().execute(request).await?.into_inner())
     }
@@ -148,6 +164,15 @@ impl World {
         let tenant = self.caller.tenant.as_str();
         let path = self.workspaces.join(tenant).join(&call.workspace_id).join(file);
         std::fs::read_to_string(path).unwrap_or_default()
+    }
+}
+
+pub fn rule(permission: &str, pattern: &str, action: Action) -> Rule {
+    Rule {
+        permission: permission.into(),
+        pattern: pattern.into(),
+        action: action.into(),
+        ..Rule::default()
     }
 }
 

@@ -36,7 +36,7 @@ async fn a_flush_writes_everything_at_once(db: PgPool) {
         pending.spend(&usage, 20);
     });
     let answer = world.flush(&owner, &first).await.unwrap();
-    assert_eq!((answer.base, answer.next_turn), (4, None));
+    assert_eq!((answer.base, answer.ready), (4, false));
     owner.flush_no += 1;
     // Somebody else appends in between, and nothing collides.
     world.submit(id, "second").await;
@@ -151,7 +151,7 @@ async fn the_end_of_a_turn_lets_the_next_one_go(db: PgPool) {
     let second = world.submit(id, "second").await.turn_id;
     world.submit(id, "third").await;
     let answer = world.flush(&Owner::from(&claim), &end(Ending::Failed)).await.unwrap();
-    assert_eq!(answer.next_turn, Some(second));
+    assert!(answer.ready);
 
     let state = world.state(id).await;
     assert_eq!((state.status.as_str(), state.active_turn), ("ready", Some(second)));
@@ -196,7 +196,7 @@ async fn after_a_hard_error_the_queue_stays(db: PgPool) {
     world.submit(id, "second").await;
     let broken = Ending::Broken { message: "the provider is gone".into() };
     let answer = world.flush(&Owner::from(&claim), &end(broken)).await.unwrap();
-    assert_eq!(answer.next_turn, None);
+    assert!(!answer.ready);
     let state = world.state(id).await;
     assert_eq!((state.status.as_str(), state.active_turn, state.queued), ("error", None, 1));
     let session = sessions::get(&world.db, &world.tenant, id).await.unwrap();
@@ -251,7 +251,7 @@ async fn an_end_that_meets_a_submission_steps_aside_and_then_sees_it(db: PgPool)
     submitting.commit().await.unwrap();
 
     let answer = world.flush(&owner, &rows).await.unwrap();
-    assert!(answer.next_turn.is_some());
+    assert!(answer.ready);
     assert_eq!(world.state(id).await.status, "ready");
 }
 

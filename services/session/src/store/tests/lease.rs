@@ -38,8 +38,8 @@ async fn only_what_is_ready_is_claimed(db: PgPool) {
     assert_eq!(turns::ready(&world.db, 10).await.unwrap(), [ready]);
     let ids = [idle, busy, ready, ready, SessionId::new()];
     let claims = turns::claim(&world.db, world.replica, &ids).await.unwrap();
-    assert_eq!(claims.iter().map(|claim| claim.session_id).collect::<Vec<_>>(), [ready]);
-    assert_eq!((claims[0].epoch, claims[0].attempts), (1, 1));
+    assert_eq!(claims.iter().map(|(claim, _)| claim.session_id).collect::<Vec<_>>(), [ready]);
+    assert_eq!((claims[0].0.epoch, claims[0].0.attempts), (1, 1));
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
@@ -96,7 +96,7 @@ async fn a_turn_that_had_not_begun_goes_back(db: PgPool) {
 
     let state = world.state(claim.session_id).await;
     assert_eq!((state.status.as_str(), state.owner, state.epoch), ("ready", None, 2));
-    let again = turns::claim(&world.db, judge, &[claim.session_id]).await.unwrap().remove(0);
+    let (again, _) = turns::claim(&world.db, judge, &[claim.session_id]).await.unwrap().remove(0);
     assert_eq!((again.epoch, again.attempts, again.turn_id), (3, 2, claim.turn_id));
 }
 
@@ -117,7 +117,7 @@ async fn a_turn_that_had_begun_is_the_judges_and_its_old_owner_is_refused(db: Pg
     replicas::leave(&world.db, world.replica).await.unwrap();
     let orphans = replicas::orphans(&world.db, world.replica).await.unwrap();
     assert_eq!(orphans.iter().map(|orphan| orphan.session_id).collect::<Vec<_>>(), [id]);
-    let Adopted::Begun(adopted) =
+    let Adopted::Begun(adopted, _) =
         replicas::adopt(&world.db, judge, id, world.replica).await.unwrap()
     else {
         panic!("the turn had begun");

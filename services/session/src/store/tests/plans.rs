@@ -3,14 +3,16 @@
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
-    ids::{MessageId, SessionId},
+    ids::{MessageId, SessionId, TurnId},
+    memory::{Note, Scope, Shelf},
+    message::Part,
     pending::Owner,
     store::{
-        events, flush,
+        admin, events, flush, history, memories,
         messages::{self, Window},
-        replicas, sessions, snapshot, turns,
+        queue, replicas, sessions, snapshot, turns,
     },
-    testing::{World, completed, delta, pending, started, step},
+    testing::{World, completed, delta, pending, stamp, started, step},
     turn::Ending,
 };
 
@@ -61,7 +63,6 @@ async fn a_turn(world: &World, id: SessionId) {
     world.submit(id, "follow-up").await;
     assert_eq!(turns::ready(db, 10).await.unwrap(), [id]);
     let claim = world.claim(id).await;
-    turns::context(db, id, claim.turn_id).await.unwrap();
 
     let mut owner = Owner::from(&claim);
     let message_id = MessageId::new();
@@ -76,12 +77,14 @@ async fn a_turn(world: &World, id: SessionId) {
     });
     world.flush(&owner, &rows).await.unwrap();
     owner.flush_no += 1;
-    read(world, id).await;
+    read(world, id, claim.turn_id).await;
+    remember(world).await;
     for _ in 0..2 {
         replicas::beat(db, world.replica).await.unwrap();
         replicas::orphans(db, world.replica).await.unwrap();
         flush::states(db, &[id]).await.unwrap();
     }
+    change(world, id).await;
     let end = pending(|pending, now| {
         pending.append(completed(), now);
         pending.end(Ending::Completed);
@@ -89,22 +92,82 @@ async fn a_turn(world: &World, id: SessionId) {
     world.flush(&owner, &end).await.unwrap();
     let next = world.claim(id).await;
     world.flush(&Owner::from(&next), &end).await.unwrap();
+    go_back(world, id).await;
 }
 
-async fn read(world: &World, id: SessionId) {
+/// Everything that is done to a queue.
+async fn change(world: &World, id: SessionId) {
+    let (db, tenant, stamp) = (&world.db, &world.tenant, stamp(world.replica));
+    let waits = queue::list(db, id).await.unwrap().remove(0).id;
+    let other = world.submit(id, "another").await.turn_id;
+    queue::edit(db, tenant, id, other, &[Part::text("again")], &stamp).await.unwrap();
+    queue::promote(db, tenant, id, other, &stamp).await.unwrap();
+    queue::reorder(db, tenant, id, &[waits, other], &stamp).await.unwrap();
+    queue::cancel(db, tenant, id, other, "alice", &stamp).await.unwrap();
+    queue::resume(db, tenant, id, &stamp).await.unwrap();
+    admin::update(db, tenant, id, Some("title"), Some(true), &stamp).await.unwrap();
+    admin::update(db, tenant, id, None, Some(false), &stamp).await.unwrap();
+}
+
+/// Everything that is done to a history, and to what branches off.
+async fn go_back(world: &World, id: SessionId) {
+    let (db, tenant, stamp) = (&world.db, &world.tenant, stamp(world.replica));
+    let first = MessageId::from_uuid(id.uuid());
+    history::rewind(db, tenant, id, first, &stamp).await.unwrap();
+    history::unrewind(db, tenant, id, &stamp).await.unwrap();
+    let new = history::NewFork {
+        id: SessionId::new(),
+        tenant,
+        parent_id: id,
+        message_id: Some(first),
+        subject: "alice",
+        request_id: &SessionId::new().to_string(),
+        request_digest: "",
+        ephemeral: true,
+    };
+    let fork = history::fork(db, new, &stamp).await.unwrap();
+    let filter = sessions::Filter { ephemeral: true, archived: true, parent_id: Some(id) };
+    assert_eq!(sessions::list(db, tenant, filter, None, 10).await.unwrap().len(), 1);
+    let all = sessions::Filter { parent_id: None, ..filter };
+    assert_eq!(sessions::list(db, tenant, all, None, 10).await.unwrap()[0].id, fork);
+    assert_eq!(admin::sidecars(db, tenant, id, 10).await.unwrap(), [fork]);
+    admin::delete(db, tenant, fork).await.unwrap();
+    while admin::purge(db, 100).await.unwrap() {}
+}
+
+async fn remember(world: &World) {
+    let (db, tenant) = (&world.db, world.tenant.clone());
+    let shelf = Shelf { tenant, scope: Scope::User, owner: "alice".into() };
+    let note = Note {
+        name: "likes-tea".into(),
+        description: "Drinks tea".into(),
+        r#type: "user".into(),
+        body: "Green.".into(),
+    };
+    memories::write(db, &shelf, &note, None).await.unwrap().unwrap();
+    memories::read(db, &shelf, "likes-tea").await.unwrap().unwrap();
+    assert_eq!(memories::list(db, &shelf, "", 10).await.unwrap().len(), 1);
+    assert!(memories::delete(db, &shelf, "likes-tea", None).await.unwrap());
+}
+
+async fn read(world: &World, id: SessionId, turn_id: TurnId) {
     let db = &world.db;
     sessions::get(db, &world.tenant, id).await.unwrap();
     sessions::last_sequences(db, &[id]).await.unwrap();
-    let page = sessions::list(db, &world.tenant, None, 10).await.unwrap();
+    let filter = sessions::Filter::default();
+    let page = sessions::list(db, &world.tenant, filter, None, 10).await.unwrap();
     let last = page.last().unwrap();
     let after = sessions::Cursor { updated_at: last.updated_at.to_jiff(), id: last.id };
-    assert_eq!(sessions::list(db, &world.tenant, Some(after), 10).await.unwrap().len(), 10);
+    assert_eq!(sessions::list(db, &world.tenant, filter, Some(after), 10).await.unwrap().len(), 10);
     events::after(db, id, 0, 100).await.unwrap();
     let mut connection = db.acquire().await.unwrap();
     for window in [Window::Before(i64::MAX, 10), Window::Queued] {
         messages::load(&mut connection, id, window, false).await.unwrap();
     }
     snapshot::turns(&mut connection, id, 10).await.unwrap();
+    let whose = messages::Whose { tenant: &world.tenant, subject: "alice", project: "garden" };
+    let (seen, _) = messages::visible(&mut connection, id, turn_id, whose).await.unwrap();
+    assert_eq!(seen.len(), 3);
     assert_eq!(snapshot::queue(&mut connection, id).await.unwrap().len(), 1);
 }
 
@@ -127,6 +190,8 @@ async fn fill(world: &World) -> Vec<SessionId> {
         "insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
          select id, 'msg_' || substr(id, 5), 0, 'prt_' || substr(id, 5), 'text', '{\"text\": \"hi\"}', 3
          from unnest($1::text[]) as s(id)",
+        "insert into session.memory (tenant_id, scope, owner, name, description, type, body)
+         select 'acme', 'user', id, 'some', 'thing', 'user', '' from unnest($1::text[]) as s(id)",
         "insert into session.turn (session_id, id, message_id, status, subject, submitted_at)
          select id, 'turn_' || substr(id, 5), 'msg_' || substr(id, 5), 'completed', 'alice', now()
          from unnest($1::text[]) as s(id)",
@@ -148,7 +213,7 @@ async fn scans(db: &PgPool) -> Vec<(String, i64)> {
     settle(db).await;
     sqlx::query_as(
         "select relname::text, seq_tup_read from pg_stat_user_tables
-         where schemaname = 'session' and relname <> 'replica' order by relname",
+         where schemaname = 'session' and relname not in ('replica', 'deleted') order by relname",
     )
     .fetch_all(db)
     .await

@@ -5,7 +5,7 @@ use crate::{
     error::Error,
     ids::SessionId,
     pending::Owner,
-    store::sessions,
+    store::sessions::{self, Filter},
     testing::{World, completed, pending},
     turn::Ending,
 };
@@ -189,7 +189,10 @@ async fn another_tenant_finds_nothing_and_changes_nothing(db: PgPool) {
     assert!(matches!(error, Error::SessionNotFound(missing) if missing == id));
     let error = sessions::get(&db, &stranger.tenant, id).await.unwrap_err();
     assert!(matches!(error, Error::SessionNotFound(missing) if missing == id));
-    assert_eq!(sessions::list(&db, &stranger.tenant, None, 10).await.unwrap().len(), 0);
+    assert_eq!(
+        sessions::list(&db, &stranger.tenant, Filter::default(), None, 10).await.unwrap().len(),
+        0
+    );
     assert_eq!(world.state(id).await, before);
 }
 

@@ -1,0 +1,124 @@
+//! Sessions as a whole, and the ways back and aside in them.
+
+use chassis::Caller;
+use proto::{event::v1::Event, session::v1 as pb};
+use tonic::{Request, Response, Status};
+
+use super::{Api, check, stamp};
+use crate::{
+    error::{Result, parse},
+    ids::SessionId,
+    purge,
+    store::{self, history::NewFork},
+};
+
+/// How many sidecars of a session are looked up at once.
+const SIDECARS: i64 = 100;
+
+pub async fn update(
+    api: &Api,
+    request: Request<pb::UpdateSessionRequest>,
+) -> Result<Response<pb::UpdateSessionResponse>, Status> {
+    let caller = chassis::caller(&request)?;
+    let request = request.into_inner();
+    let id = parse("session_id", &request.session_id)?;
+    let title = request.title.as_deref().map(|title| check::text("title", title, 200));
+    let (title, archived) = (title.transpose()?, request.archived);
+    let (db, stamp) = (&api.host.db, stamp(api.host.replica));
+    let events = store::admin::update(db, &caller.tenant, id, title, archived, &stamp).await?;
+    let session = changed(api, &caller, id, events).await?;
+    Ok(Response::new(pb::UpdateSessionResponse { session: Some(session) }))
+}
+
+/// Deletes a session, and then its sidecars, which nobody would find any more. Other
+/// forks are sessions of their own and stay.
+pub async fn delete(
+    api: &Api,
+    request: Request<pb::DeleteSessionRequest>,
+) -> Result<Response<pb::DeleteSessionResponse>, Status> {
+    let caller = chassis::caller(&request)?;
+    let mut left = vec![parse("session_id", &request.into_inner().session_id)?];
+    let (db, tenant) = (&api.host.db, &caller.tenant);
+    while let Some(&id) = left.last() {
+        store::admin::delete(db, tenant, id).await?;
+        // Looked for after the deletion: nobody forks a session that is gone.
+        let sidecars = store::admin::sidecars(db, tenant, id, SIDECARS).await?;
+        match sidecars.is_empty() {
+            true => drop(left.pop()),
+            false => left.extend(sidecars),
+        }
+    }
+    purge::some(db).await?;
+    Ok(Response::new(pb::DeleteSessionResponse {}))
+}
+
+pub async fn rewind(
+    api: &Api,
+    request: Request<pb::RewindSessionRequest>,
+) -> Result<Response<pb::RewindSessionResponse>, Status> {
+    let caller = chassis::caller(&request)?;
+    let request = request.into_inner();
+    let id = parse("session_id", &request.session_id)?;
+    let message_id = parse("message_id", &request.message_id)?;
+    if request.restore_files {
+        let problem = "no snapshots of workspaces are taken in this version";
+        return Err(check::invalid("restore_files", problem).into());
+    }
+    let (db, stamp) = (&api.host.db, stamp(api.host.replica));
+    let rolled = store::history::rewind(db, &caller.tenant, id, message_id, &stamp).await?;
+    Ok(Response::new(pb::RewindSessionResponse {
+        session: Some(changed(api, &caller, id, rolled.events).await?),
+        hidden_messages: rolled.messages,
+    }))
+}
+
+pub async fn unrewind(
+    api: &Api,
+    request: Request<pb::UnrewindSessionRequest>,
+) -> Result<Response<pb::UnrewindSessionResponse>, Status> {
+    let caller = chassis::caller(&request)?;
+    let id = parse("session_id", &request.into_inner().session_id)?;
+    let (db, stamp) = (&api.host.db, stamp(api.host.replica));
+    let rolled = store::history::unrewind(db, &caller.tenant, id, &stamp).await?;
+    Ok(Response::new(pb::UnrewindSessionResponse {
+        session: Some(changed(api, &caller, id, rolled.events).await?),
+        shown_messages: rolled.messages,
+    }))
+}
+
+pub async fn fork(
+    api: &Api,
+    request: Request<pb::ForkSessionRequest>,
+) -> Result<Response<pb::ForkSessionResponse>, Status> {
+    let caller = chassis::caller(&request)?;
+    let request = request.into_inner();
+    let new = NewFork {
+        id: SessionId::new(),
+        tenant: &caller.tenant,
+        parent_id: parse("session_id", &request.session_id)?,
+        message_id: match request.message_id.as_str() {
+            "" => None,
+            text => Some(parse("message_id", text)?),
+        },
+        subject: &caller.subject,
+        request_id: check::request_id(&request.request_id)?,
+        // Sessions are created in two ways, and the same bytes may ask for either.
+        request_digest: &format!("fork:{}", check::digest(&request)),
+        ephemeral: request.ephemeral,
+    };
+    let (db, stamp) = (&api.host.db, stamp(api.host.replica));
+    let id = store::history::fork(db, new, &stamp).await?;
+    let session = store::sessions::get(db, &caller.tenant, id).await?;
+    Ok(Response::new(pb::ForkSessionResponse { session: Some(session.into()) }))
+}
+
+/// Tells what was committed, and returns the session it was about.
+async fn changed(
+    api: &Api,
+    caller: &Caller,
+    id: SessionId,
+    events: Vec<Event>,
+) -> Result<pb::Session> {
+    api.host.bus.publish(&caller.tenant, id, events, false);
+    Ok(store::sessions::get(&api.host.db, &caller.tenant, id).await?.into())
+}

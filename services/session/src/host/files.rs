@@ -1,0 +1,119 @@
+//! Reads what a workspace says about itself. Nothing here can fail a turn: what cannot be
+//! read is not there.
+
+use std::time::Duration;
+
+use chassis::Caller;
+use futures::{StreamExt as _, stream};
+use proto::tools::v1::{ListFilesRequest, ReadFileRequest, file::Kind};
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::Host;
+use crate::{
+    ids::WorkspaceId,
+    surroundings::{self, MAX_INSTRUCTIONS, MAX_SKILL_HEAD, MAX_SKILLS, Skill, Surroundings},
+};
+
+/// Longer than this a turn does not wait for what it can do without.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+const INSTRUCTIONS: &str = "AGENTS.md";
+const AGENTS: &str = ".agents";
+const SKILLS: &str = ".agents/skills";
+
+/// How many files are read at a time.
+const AT_ONCE: usize = 8;
+
+/// One call finds out that there is nothing, which is what most workspaces have to say.
+pub async fn surroundings(host: &Host, caller: &Caller, id: WorkspaceId) -> Surroundings {
+    let files = Files { host, caller, workspace_id: id.to_string() };
+    match timeout(PATIENCE, files.surroundings()).await {
+        Ok(Ok(surroundings)) => surroundings,
+        Ok(Err(status)) => {
+            if !matches!(status.code(), Code::NotFound | Code::Unimplemented) {
+                tracing::warn!(%status, workspace.id = %id, "cannot read workspace {id}, going on without");
+            }
+            Surroundings::default()
+        }
+        Err(_) => {
+            tracing::warn!(workspace.id = %id, "reading workspace {id} takes too long, going on without");
+            Surroundings::default()
+        }
+    }
+}
+
+struct Files<'a> {
+    host: &'a Host,
+    caller: &'a Caller,
+    workspace_id: String,
+}
+
+impl Files<'_> {
+    async fn surroundings(&self) -> Result<Surroundings, Status> {
+        let (files, directories) = self.list("").await?;
+        let instructions = async {
+            match files.iter().any(|name| name == INSTRUCTIONS) {
+                true => self.read(INSTRUCTIONS, MAX_INSTRUCTIONS).await,
+                false => None,
+            }
+        };
+        let skills = async {
+            match directories.iter().any(|name| name == AGENTS) {
+                true => self.skills().await,
+                false => vec![],
+            }
+        };
+        let (instructions, skills) = tokio::join!(instructions, skills);
+        let instructions = instructions.filter(|text| !text.trim().is_empty());
+        Ok(Surroundings { instructions, skills })
+    }
+
+    async fn skills(&self) -> Vec<Skill> {
+        let Ok((_, mut directories)) = self.list(SKILLS).await else { return vec![] };
+        directories.sort_unstable();
+        directories.truncate(MAX_SKILLS);
+        let skills = directories.into_iter().map(|directory| async move {
+            let path = format!("{SKILLS}/{directory}/SKILL.md");
+            let text = self.read(&path, MAX_SKILL_HEAD).await?;
+            Some(surroundings::skill(&directory, &path, &text))
+        });
+        let skills = stream::iter(skills).buffered(AT_ONCE);
+        skills.filter_map(async |skill| skill).collect().await
+    }
+
+    /// The names of files and of directories in a directory.
+    async fn list(&self, path: &str) -> Result<(Vec<String>, Vec<String>), Status> {
+        let (mut client, peer) = self.host.files();
+        let request = ListFilesRequest {
+            workspace_id: self.workspace_id.clone(),
+            path: path.to_owned(),
+            page_size: 1000,
+            page_token: String::new(),
+        };
+        let answer = client.list_files(peer.request_within(PATIENCE, self.caller, request)).await?;
+        let (mut files, mut directories) = (vec![], vec![]);
+        for file in answer.into_inner().files {
+            let kind = file.kind();
+            let name = file.path.rsplit('/').next().unwrap_or_default().to_owned();
+            match kind {
+                Kind::File => files.push(name),
+                Kind::Directory => directories.push(name),
+                Kind::Symlink | Kind::Other | Kind::Unspecified => {}
+            }
+        }
+        Ok((files, directories))
+    }
+
+    async fn read(&self, path: &str, most: usize) -> Option<String> {
+        let (mut client, peer) = self.host.files();
+        let request = ReadFileRequest {
+            workspace_id: self.workspace_id.clone(),
+            path: path.to_owned(),
+            offset: 0,
+            limit: most as i32,
+        };
+        let answer = client.read_file(peer.request_within(PATIENCE, self.caller, request)).await;
+        Some(surroundings::text(answer.ok()?.into_inner().data, most))
+    }
+}
