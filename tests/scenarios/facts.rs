@@ -1,6 +1,7 @@
 use std::{fs, path::Path};
 
 use jsonschema::Validator;
+use proto::session::v1::{respond_action_request::Decision, subscribe_request::From};
 use serde_json::{Value, json};
 use tests::World;
 
@@ -33,8 +34,12 @@ const OF_A_TURN: [&str; 13] = [
 #[tokio::test]
 async fn every_fact_of_a_turn_is_joined_and_valid() {
     let mut world = World::start().await;
-    let session = world.client("acme").await.create_session().await;
-    let seen = session.run(SCRIPT).await;
+    let session = world.client("acme").await.create_careful_session().await;
+    let action = session.asks(SCRIPT).await;
+    let waiting = session.snapshot().await.json;
+    let mut seen = session.subscribe(From::Live(true)).await;
+    session.respond(&action, Decision::Project).await.unwrap();
+    let seen = seen.until_ended(&action.turn_id).await;
     assert_eq!(seen.last().unwrap().r#type, "turn.completed");
     let well = session.snapshot().await.json;
     let seen = session.run(BROKEN).await;
@@ -51,18 +56,22 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
         if OF_A_TURN.contains(&family) {
             assert!(has("threadId") && has("turnId"), "{event}");
         }
+        if family == "action" {
+            assert!(has("actionId") && has("toolCallId"), "{event}");
+        }
         if family == "tool" && name != "tool.catalog.resolved" {
             assert!(has("stepId") && has("toolCallId"), "{event}");
         }
     }
-    for family in ["turn", "model", "reasoning", "tool", "permission", "sandbox", "routing", "cost"]
+    for family in
+        ["turn", "model", "reasoning", "tool", "action", "permission", "sandbox", "routing", "cost"]
     {
         let prefix = format!("{family}.");
         let shown = events.iter().any(|event| event["type"].as_str().unwrap().starts_with(&prefix));
         assert!(shown, "the turn has no {family} facts to check");
     }
 
-    let snapshots = [well, broken].map(|json| serde_json::from_str(&json).unwrap());
+    let snapshots = [waiting, well, broken].map(|json| serde_json::from_str(&json).unwrap());
     for (schema, documents) in [("event", &events[..]), ("snapshot", &snapshots)] {
         for validator in schemas(schema) {
             for document in documents {

@@ -2,8 +2,9 @@ use local::{Fleet, Service};
 use proto::{
     models::v1::model_service_client::ModelServiceClient,
     session::v1::{
-        CreateSessionRequest, Manifest, PutAgentRequest, agent_service_client::AgentServiceClient,
-        key_service_client::KeyServiceClient, session_service_client::SessionServiceClient,
+        CreateSessionRequest, GetAgentRequest, Manifest, PutAgentRequest,
+        agent_service_client::AgentServiceClient, key_service_client::KeyServiceClient,
+        memory_service_client::MemoryServiceClient, session_service_client::SessionServiceClient,
         stream_service_client::StreamServiceClient, turn_service_client::TurnServiceClient,
     },
     tools::v1::{Permissions, Rule, rule::Action, tool_service_client::ToolServiceClient},
@@ -26,6 +27,7 @@ const AGENT: &str = "scripted";
 #[derive(Clone)]
 pub struct Client {
     services: [Calls; 4],
+    bearer: Bearer,
 }
 
 pub type Calls = InterceptedService<Channel, Bearer>;
@@ -37,18 +39,21 @@ pub struct Bearer(Option<AsciiMetadataValue>);
 impl Client {
     pub(crate) fn new(fleet: &mut Fleet, key: Option<&str>) -> Client {
         let bearer = Bearer(key.map(|key| format!("Bearer {key}").parse().unwrap()));
-        Client {
-            services: Service::ALL.map(|service| {
-                let endpoint = Endpoint::from_shared(fleet.endpoint(service)).unwrap();
-                InterceptedService::new(endpoint.connect_lazy(), bearer.clone())
-            }),
-        }
+        let services = Service::ALL.map(|service| connect(fleet.endpoint(service), bearer.clone()));
+        Client { services, bearer }
+    }
+
+    /// The same caller, whose calls go to another replica of the session service.
+    pub fn at(&self, fleet: &mut Fleet, index: usize) -> Client {
+        let mut client = self.clone();
+        let endpoint = fleet.replica(Service::Session, index).endpoint();
+        client.services[place(Service::Session)] = connect(endpoint, self.bearer.clone());
+        client
     }
 
     /// The way to one service, for generated clients that have no verb here.
     pub fn to(&self, service: Service) -> Calls {
-        let index = Service::ALL.iter().position(|other| *other == service);
-        self.services[index.unwrap()].clone()
+        self.services[place(service)].clone()
     }
 
     pub fn agents(&self) -> AgentServiceClient<Calls> {
@@ -57,6 +62,10 @@ impl Client {
 
     pub fn keys(&self) -> KeyServiceClient<Calls> {
         KeyServiceClient::new(self.to(Service::Session))
+    }
+
+    pub fn memories(&self) -> MemoryServiceClient<Calls> {
+        MemoryServiceClient::new(self.to(Service::Session))
     }
 
     pub fn sessions(&self) -> SessionServiceClient<Calls> {
@@ -85,33 +94,92 @@ impl Client {
 
     /// Stores the agent of all sessions: it does what scripts say, and may use `bash`.
     pub async fn put_agent(&self) {
-        let allow = Rule {
+        self.put_agent_that(AGENT, Action::Allow).await;
+    }
+
+    /// Stores an agent that does what scripts say, and `action` says whether it may use `bash`.
+    pub async fn put_agent_that(&self, agent: &str, action: Action) {
+        let rule = Rule {
             permission: "bash".into(),
             pattern: "*".into(),
-            action: Action::Allow.into(),
+            action: action.into(),
             ..Rule::default()
         };
         let manifest = Manifest {
             description: "Does what scripts say.".into(),
             prompt: "You do what scripts say.".into(),
             model: "scripted/demo".into(),
-            permissions: Some(Permissions { rules: vec![allow], ..Permissions::default() }),
+            permissions: Some(Permissions { rules: vec![rule], ..Permissions::default() }),
             ..Manifest::default()
         };
-        let request = PutAgentRequest { agent: AGENT.into(), manifest: Some(manifest) };
+        self.put_manifest(agent, manifest).await;
+    }
+
+    pub async fn put_manifest(&self, agent: &str, manifest: Manifest) {
+        let request = PutAgentRequest { agent: agent.into(), manifest: Some(manifest) };
         self.agents().put_agent(request).await.unwrap();
     }
 
+    /// An agent's manifest as it is now.
+    pub async fn agent(&self, agent: &str) -> Manifest {
+        let request = GetAgentRequest { agent: agent.into(), version: 0 };
+        let response = self.agents().get_agent(request).await.unwrap().into_inner();
+        response.agent.unwrap().manifest.unwrap()
+    }
+
+    /// A session whose agent runs on `model` and has `bash` and no other tool, so that its
+    /// prompt leaves room in the smallest context.
+    pub async fn create_session_on(&self, model: &str) -> Session {
+        let allow = Rule {
+            permission: "bash".into(),
+            pattern: "*".into(),
+            action: Action::Allow.into(),
+            ..Rule::default()
+        };
+        let permissions = Permissions {
+            tools: vec!["bash".into()],
+            rules: vec![allow],
+            ..Permissions::default()
+        };
+        let manifest = Manifest {
+            prompt: "You do what scripts say.".into(),
+            model: model.into(),
+            permissions: Some(permissions),
+            ..Manifest::default()
+        };
+        let agent = model.replace('/', "-");
+        self.put_manifest(&agent, manifest).await;
+        self.create_session_with(&agent).await
+    }
+
     pub async fn create_session(&self) -> Session {
+        self.create_session_with(AGENT).await
+    }
+
+    /// A session whose agent asks before it uses `bash`.
+    pub async fn create_careful_session(&self) -> Session {
+        self.put_agent_that("careful", Action::Ask).await;
+        self.create_session_with("careful").await
+    }
+
+    pub async fn create_session_with(&self, agent: &str) -> Session {
         let request = CreateSessionRequest {
             request_id: request_id(),
             title: "A scenario".into(),
-            agent: AGENT.into(),
+            agent: agent.into(),
             ..CreateSessionRequest::default()
         };
         let response = self.sessions().create_session(request).await.unwrap().into_inner();
         Session { client: self.clone(), id: response.session.unwrap().session_id }
     }
+}
+
+fn connect(endpoint: String, bearer: Bearer) -> Calls {
+    InterceptedService::new(Endpoint::from_shared(endpoint).unwrap().connect_lazy(), bearer)
+}
+
+fn place(service: Service) -> usize {
+    Service::ALL.iter().position(|other| *other == service).unwrap()
 }
 
 impl Interceptor for Bearer {

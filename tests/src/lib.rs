@@ -10,15 +10,26 @@
 mod world;
 mod client;
 mod session;
+mod change;
+mod archive;
+mod fold;
 mod events;
 mod contract;
 mod collector;
 mod explain;
+mod reader;
+mod witness;
+mod proxy;
 
+pub use archive::request;
 pub use client::{Calls, Client};
 pub use collector::{Collector, Span};
 pub use contract::{Method, methods};
 pub use events::{Events, text_of};
 pub use explain::{explain, reason};
+pub use fold::Fold;
+pub use proxy::Proxy;
+pub use reader::{Reader, is_passing};
 pub use session::{Session, request_id, says};
+pub use witness::Witness;
 pub use world::World;

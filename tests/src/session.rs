@@ -1,13 +1,16 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use proto::{
-    event::v1::Event,
+    event::v1::{Event, Payload},
     session::v1::{
-        GetSessionRequest, GetSnapshotRequest, GetSnapshotResponse, GetTurnRequest, InputPart,
-        ListEventsRequest, ListMessagesRequest, Message, Session as Shown, SubmitTurnRequest,
-        SubscribeRequest, Turn, input_part::Content, subscribe_request::From,
+        Action, CompactSessionRequest, GetSessionRequest, GetSnapshotRequest, GetSnapshotResponse,
+        GetTurnRequest, InputPart, InterruptTurnRequest, ListActionsRequest, ListEventsRequest,
+        ListMessagesRequest, Message, RespondActionRequest, Session as Shown, SubmitTurnRequest,
+        SubscribeRequest, Turn, input_part::Content, respond_action_request::Decision,
+        subscribe_request::From,
     },
 };
+use tonic::Status;
 
 use crate::{Client, Events};
 
@@ -29,9 +32,32 @@ impl Session {
         }
     }
 
+    /// The same with a text of so many bytes above the script, for people to read.
+    pub fn long_turn(&self, bytes: usize, script: &str) -> SubmitTurnRequest {
+        let text = "All work and no play. ".repeat(bytes.div_ceil(22));
+        let parts = vec![says(&format!("{}\n#!script\n{script}", &text[..bytes]))];
+        SubmitTurnRequest { parts, ..self.turn(script) }
+    }
+
     pub async fn submit(&self, script: &str) -> Turn {
         let response = self.client.turns().submit_turn(self.turn(script)).await.unwrap();
         response.into_inner().turn.unwrap()
+    }
+
+    /// Submits this and returns everything that happened in its turn.
+    pub async fn run_turn(&self, request: SubmitTurnRequest) -> Vec<Event> {
+        let mut events = self.subscribe(From::Live(true)).await;
+        let response = self.client.turns().submit_turn(request).await.unwrap();
+        events.until_ended(&response.into_inner().turn.unwrap().turn_id).await
+    }
+
+    /// Has the history summarized and returns everything that happened meanwhile.
+    pub async fn compact(&self) -> Vec<Event> {
+        let mut events = self.subscribe(From::Live(true)).await;
+        let request =
+            CompactSessionRequest { session_id: self.id.clone(), request_id: request_id() };
+        let response = self.client.sessions().compact_session(request).await.unwrap();
+        events.until_ended(&response.into_inner().turn_id).await
     }
 
     /// Submits a turn and returns everything that happened in it.
@@ -42,9 +68,15 @@ impl Session {
     }
 
     pub async fn subscribe(&self, from: From) -> Events {
+        self.subscribe_on("", from).await
+    }
+
+    /// Reads under a name.
+    pub async fn subscribe_on(&self, channel: &str, from: From) -> Events {
         let request = SubscribeRequest {
             session_id: self.id.clone(),
             from: Some(from),
+            channel: channel.to_owned(),
             ..SubscribeRequest::default()
         };
         let response = self.client.streams().subscribe(request).await.unwrap();
@@ -65,6 +97,42 @@ impl Session {
     pub async fn snapshot(&self) -> GetSnapshotResponse {
         let request = GetSnapshotRequest { session_id: self.id.clone(), turns: 0 };
         self.client.sessions().get_snapshot(request).await.unwrap().into_inner()
+    }
+
+    /// Submits a turn and returns what it asks a person first.
+    pub async fn asks(&self, script: &str) -> Action {
+        let mut events = self.subscribe(From::Live(true)).await;
+        self.submit(script).await;
+        events.until(|event| event.r#type == "run.status" && is_waiting(event)).await;
+        self.actions().await.remove(0)
+    }
+
+    /// What people are asked.
+    pub async fn actions(&self) -> Vec<Action> {
+        let request =
+            ListActionsRequest { session_id: self.id.clone(), ..ListActionsRequest::default() };
+        self.client.turns().list_actions(request).await.unwrap().into_inner().actions
+    }
+
+    pub async fn respond(&self, action: &Action, decision: Decision) -> Result<Action, Status> {
+        let request = RespondActionRequest {
+            session_id: self.id.clone(),
+            action_id: action.action_id.clone(),
+            decision: decision.into(),
+            comment: String::new(),
+        };
+        let response = self.client.turns().respond_action(request).await?;
+        Ok(response.into_inner().action.unwrap())
+    }
+
+    /// Stops the active turn.
+    pub async fn interrupt(&self, reason: &str) -> Turn {
+        let request = InterruptTurnRequest {
+            session_id: self.id.clone(),
+            turn_id: String::new(),
+            reason: reason.into(),
+        };
+        self.client.turns().interrupt_turn(request).await.unwrap().into_inner().turn.unwrap()
     }
 
     /// The latest messages, and what waits in the queue behind them.
@@ -104,6 +172,13 @@ impl Session {
         }
         assert_eq!(events.len(), json.len());
         (events, json)
+    }
+}
+
+fn is_waiting(event: &Event) -> bool {
+    match &event.payload {
+        Some(Payload::RunStatus(status)) => status.status.starts_with("waiting"),
+        _ => false,
     }
 }
 

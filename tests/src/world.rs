@@ -9,7 +9,7 @@ const SCOPES: &str = "read,run,configure,admin";
 pub struct World {
     // First, because fields are dropped in order: first the services, then what they stand on.
     pub fleet: Fleet,
-    _servers: Servers,
+    pub servers: Servers,
 }
 
 impl World {
@@ -19,9 +19,13 @@ impl World {
     }
 
     pub async fn planned(plan: Plan) -> World {
-        let servers = Servers::throwaway().await.unwrap();
+        World::on(Servers::throwaway().await.unwrap(), plan).await
+    }
+
+    /// On servers that somebody has plans with.
+    pub async fn on(servers: Servers, plan: Plan) -> World {
         let fleet = plan.start(&servers).await.unwrap();
-        World { fleet, _servers: servers }
+        World { fleet, servers }
     }
 
     /// Somebody of `tenant` who may do everything, with an agent that plays scripts.

@@ -78,10 +78,13 @@ fn binaries() -> Result<PathBuf> {
         .map(|entries| entries.flatten().map(|entry| entry.path().join("bin")).collect())
         .unwrap_or_default();
     debian.sort();
-    env::split_paths(&path)
+    let bin = env::split_paths(&path)
         .chain(debian.into_iter().rev())
         .find(|bin| bin.join("initdb").exists() && bin.join("postgres").exists())
-        .context("Postgres is not installed: run deploy/local/install.sh, or set DATABASE_URL")
+        .context("Postgres is not installed: run deploy/local/install.sh, or set DATABASE_URL")?;
+    // Where some programs are only linked to, the others are in the place they lead to.
+    let server = bin.join("postgres").canonicalize()?;
+    Ok(server.parent().map(Path::to_owned).unwrap_or(bin))
 }
 
 fn user() -> Result<Option<User>> {

@@ -10,7 +10,11 @@ use futures::future::try_join_all;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use crate::{Plan, Replica, Servers, Service, ground::Ground, keep, port};
+use crate::{
+    Plan, Replica, Servers, Service,
+    ground::{self, Ground},
+    keep, port,
+};
 
 /// A running system with a database of its own. Everything ends when this is
 /// dropped; if that happens in a panic, the ends of all logs are shown.
@@ -149,12 +153,20 @@ impl Fleet {
     }
 
     fn spawn(&mut self, service: Service, port: u16) -> Result<()> {
-        let number = 1 + self.replicas.iter().filter(|peer| peer.service() == service).count();
-        let name = match number {
-            1 => service.name().to_owned(),
-            _ => format!("{service}-{number}"),
+        let index = self.replicas.iter().filter(|peer| peer.service() == service).count();
+        let name = match index {
+            0 => service.name().to_owned(),
+            _ => format!("{service}-{}", index + 1),
         };
-        let common = self.common.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let common: Vec<_> = self
+            .common
+            .iter()
+            .map(|(name, value)| match self.plan.way(service, index, name) {
+                Some(address) => (name.as_str(), ground::at_address(value, address)),
+                None => (name.as_str(), value.clone()),
+            })
+            .collect();
+        let common = common.iter().map(|(name, value)| (*name, value.as_str()));
         let environment = common.chain(self.plan.variables(service));
         self.replicas.push(Replica::spawn(service, &name, &self.dir, port, environment)?);
         Ok(())

@@ -1,6 +1,6 @@
 //! The database and the part of Redis that one fleet stands on.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::SocketAddr};
 
 use anyhow::{Context, Result};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -82,9 +82,29 @@ fn at_path(url: &str, path: &str) -> String {
     format!("{}/{path}{query}", &address[..end])
 }
 
+/// The same URL with another host and port; who asks, and for what, stays.
+pub fn at_address(url: &str, address: SocketAddr) -> String {
+    let host = url.find("://").map_or(0, |scheme| scheme + 3);
+    let end = url[host..].find(['/', '?']).map_or(url.len(), |end| host + end);
+    let host = url[host..end].rfind('@').map_or(host, |at| host + at + 1);
+    format!("{}{address}{}", &url[..host], &url[end..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_address_of_a_url_changes() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        for (url, there) in [
+            ("http://localhost:50052", "http://127.0.0.1:7"),
+            ("redis://:secret@localhost:6379/3", "redis://:secret@127.0.0.1:7/3"),
+            ("postgres://me:p@db?sslmode=disable", "postgres://me:p@127.0.0.1:7?sslmode=disable"),
+        ] {
+            assert_eq!(at_address(url, address), there);
+        }
+    }
 
     #[test]
     fn only_the_path_of_a_url_changes() {

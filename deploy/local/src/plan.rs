@@ -1,6 +1,9 @@
 //! What a fleet should look like.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Result;
 
@@ -11,7 +14,17 @@ use crate::{Fleet, Servers, Service};
 pub struct Plan {
     replicas: Vec<(Service, usize)>,
     variables: Vec<(Option<Service>, String, String)>,
+    detours: Vec<Detour>,
     lasting: Option<PathBuf>,
+}
+
+/// A way of one replica that leads over another address.
+#[derive(Debug)]
+struct Detour {
+    service: Service,
+    index: usize,
+    variable: String,
+    address: SocketAddr,
 }
 
 impl Plan {
@@ -30,6 +43,19 @@ impl Plan {
     /// Sets a variable for one service.
     pub fn env_of(mut self, service: Service, name: &str, value: impl Into<String>) -> Plan {
         self.variables.push((Some(service), name.to_owned(), value.into()));
+        self
+    }
+
+    /// Lets one replica reach what a variable names (`DATABASE_URL`, `TOOLS_URL`) by way of
+    /// another address, where somebody listens who passes on what they want to.
+    pub fn detour(
+        mut self,
+        service: Service,
+        index: usize,
+        variable: impl Into<String>,
+        address: SocketAddr,
+    ) -> Plan {
+        self.detours.push(Detour { service, index, variable: variable.into(), address });
         self
     }
 
@@ -54,6 +80,14 @@ impl Plan {
         let applies = move |service: &Option<Service>| service.is_none_or(|service| service == of);
         let variables = self.variables.iter().filter(move |(service, ..)| applies(service));
         variables.map(|(_, name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// The address that a replica finds in a URL instead of the one that is there.
+    pub(crate) fn way(&self, of: Service, index: usize, variable: &str) -> Option<SocketAddr> {
+        let leads = |detour: &&Detour| {
+            detour.service == of && detour.index == index && detour.variable == variable
+        };
+        self.detours.iter().rev().find(leads).map(|detour| detour.address)
     }
 
     pub(crate) fn dir(&self) -> Option<&Path> {

@@ -1,6 +1,9 @@
 //! A private Postgres.
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::Result;
 use nix::sys::signal::Signal;
@@ -32,6 +35,7 @@ const SETTINGS: &[(&str, &str)] = &[
 #[derive(Debug)]
 pub struct Postgres {
     url: String,
+    bin: PathBuf,
     process: Process,
 }
 
@@ -52,13 +56,18 @@ impl Postgres {
         }
         let process = Process::new("postgres", &dir.join("postgres.log"), FAREWELL, command)?;
         let url = format!("postgres://{}:{password}@127.0.0.1:{port}/postgres", Cluster::SUPERUSER);
-        let mut postgres = Postgres { url, process };
+        let mut postgres = Postgres { url, bin: cluster.bin, process };
         postgres.restart().await?;
         Ok(postgres)
     }
 
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// A program that came with the server, such as `pgbench`.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
     }
 
     pub fn pid(&mut self) -> Option<u32> {

@@ -46,6 +46,8 @@ pub fn command(program: impl AsRef<Path>, farewell: Signal, user: Option<&User>)
         command.arg("--clear-groups");
     }
     command.arg("--").arg(program.as_ref());
+    // The end of a log is shown to people: what went wrong, not where in the program.
+    command.env("RUST_LIB_BACKTRACE", "0");
     command
 }
 

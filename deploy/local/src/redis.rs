@@ -73,6 +73,22 @@ impl Redis {
             .await
     }
 
+    /// Stops the clock for it: it keeps its connections and does nothing.
+    pub fn pause(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    pub fn resume(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGCONT)
+    }
+
+    /// Loses everything, as one does that has no file and was restarted.
+    pub async fn forget(&mut self) -> Result<()> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        Ok(redis::cmd("FLUSHALL").exec_async(&mut connection).await?)
+    }
+
     /// Stops the server in good order.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.end(Signal::SIGTERM, STOP).await.map(|_| ())

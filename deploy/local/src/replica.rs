@@ -104,6 +104,11 @@ impl Replica {
         Ok(())
     }
 
+    /// The same, and does not wait for it.
+    pub fn dismiss(&mut self) -> Result<()> {
+        self.process.signal(Signal::SIGTERM)
+    }
+
     /// Stops the clock for it: it keeps its connections and does nothing.
     pub fn pause(&mut self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)

@@ -1,0 +1,70 @@
+use std::time::Duration;
+
+use local::{Fleet, Service};
+use proto::session::v1::{WatchTenantRequest, WatchTenantResponse, watch_tenant_response::Kind};
+use tests::{Client, Session, World};
+use tokio::time::timeout;
+use tonic::Streaming;
+
+#[tokio::test]
+async fn a_tenant_is_watched_across_replicas() {
+    let plan = Fleet::plan().replicas(Service::Session, 2);
+    let mut world = World::planned(plan).await;
+    let one = world.client("acme").await;
+    let other = one.at(&mut world.fleet, 1);
+    let stranger = world.client("umbrella").await;
+    let mut watchers = [watch(&one).await, watch(&other).await];
+    let mut strange = watch(&stranger).await;
+
+    // Told by whichever replica runs them, to both.
+    let here = one.create_session().await;
+    let there = Session { client: other.clone(), ..other.create_session().await };
+    let mut turns = Vec::new();
+    for (session, script, end) in [
+        (&here, "say One.", Kind::TurnCompleted),
+        (&there, "say Two.", Kind::TurnCompleted),
+        (&here, "fail auth", Kind::TurnFailed),
+    ] {
+        let events = session.run(script).await;
+        let turn_id = events.last().unwrap().turn_id.clone();
+        turns.push((session.id.clone(), turn_id, end));
+    }
+    // Replicas tell independently, so only what happens in one turn has an order.
+    for watcher in &mut watchers {
+        let mut heard = Vec::new();
+        for _ in 0..turns.len() * 2 {
+            let news = next(watcher).await;
+            assert!(news.time.is_some());
+            let kind = news.kind();
+            heard.push((news.session_id, news.turn_id, kind));
+        }
+        for (session_id, turn_id, end) in &turns {
+            let of_turn = heard.iter().filter(|(_, of, _)| of == turn_id).cloned();
+            let told = |kind| (session_id.clone(), turn_id.clone(), kind);
+            assert_eq!(of_turn.collect::<Vec<_>>(), [told(Kind::TurnStarted), told(*end)]);
+        }
+    }
+    let started = here.log().await;
+    let started = started.iter().find(|event| event.r#type == "turn.started").unwrap();
+    assert_eq!(started.turn_id, turns[0].1);
+
+    // Of others nobody hears.
+    let foreign = stranger.create_session().await;
+    foreign.run("say Mine.").await;
+    assert_eq!(next(&mut strange).await.session_id, foreign.id);
+
+    // A server that stops says so.
+    world.fleet.replica(Service::Session, 1).terminate().await.unwrap();
+    let ended = timeout(PATIENCE, watchers[1].message()).await.unwrap().unwrap_err();
+    assert_eq!(tests::reason(&ended), "REASON_STOPPING");
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn watch(client: &Client) -> Streaming<WatchTenantResponse> {
+    client.streams().watch_tenant(WatchTenantRequest {}).await.unwrap().into_inner()
+}
+
+async fn next(watcher: &mut Streaming<WatchTenantResponse>) -> WatchTenantResponse {
+    timeout(PATIENCE, watcher.message()).await.expect("nothing happens").unwrap().unwrap()
+}

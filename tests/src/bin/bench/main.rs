@@ -1,0 +1,55 @@
+//! `make bench`: how fast Windlass is and how much it needs, in multiples of what the
+//! Postgres under it can do in the same minute on the same machine.
+//!
+//! Everything is as in production: durable servers, four processes, the public API. It ends
+//! with a failure when a bar is missed, so it is for quiet machines and not part of the tests.
+#![expect(clippy::print_stdout, reason = "a person reads this")]
+
+mod table;
+mod scale;
+mod stage;
+mod counts;
+mod baseline;
+mod quantiles;
+mod session;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Parser;
+
+use scale::Scale;
+use stage::Stage;
+use table::Table;
+
+#[derive(Debug, Parser)]
+#[command(about = "Measures Windlass against the Postgres under it")]
+struct Args {
+    /// Also say which statements the turns of many sessions were made of.
+    #[arg(long)]
+    statements: bool,
+
+    /// Measure a tenth of everything, to try the bench itself: the numbers mean little.
+    #[arg(long)]
+    small: bool,
+
+    /// Measure only a part.
+    #[arg(long)]
+    only: Option<session::Part>,
+}
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let args = Args::parse();
+    eprintln!("starting Postgres, Redis and the four services …");
+    let scale = if args.small { Scale::SMALL } else { Scale::FULL };
+    let mut stage = Stage::start(scale).await?;
+    let mut table = Table::default();
+    let measured = session::measure(&mut stage, &mut table, args.only).await;
+    println!("{table}");
+    let statements = measured.with_context(|| stage.last_words())?;
+    if args.statements {
+        println!("{statements}");
+    }
+    Ok(if table.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

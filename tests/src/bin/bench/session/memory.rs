@@ -1,0 +1,90 @@
+//! What the session service must remember of those who only wait.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use proto::{
+    session::v1::{CreateSessionRequest, Manifest, session::Status},
+    tools::v1::{Permissions, Rule, rule::Action},
+};
+use tests::{Client, Session, request_id};
+use tokio::time::sleep;
+
+use super::{kib, turns};
+use crate::{stage::Stage, table::Table};
+
+/// How many are parked at once; nobody measures that.
+const AT_ONCE: usize = 8;
+
+/// An agent that must ask before it does anything.
+const AGENT: &str = "cautious";
+const SCRIPT: &str = "call bash {\"command\": \"true\"}";
+
+pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
+    // Each begins with an empty memory and some of the same, so that what is only needed once
+    // is there before anything is counted.
+    let many = stage.scale.waiting;
+    eprintln!("{many} readers wait …");
+    stage.restart_session().await?;
+    let _before = turns::readers(stage, many / 2).await?;
+    let before = settled(stage).await?;
+    let _readers = turns::readers(stage, many).await?;
+    let per_reader = (settled(stage).await? - before) / many as f64;
+    table.at_most("memory per live subscriber", per_reader, 64.0 * 1024.0, kib);
+
+    eprintln!("{many} turns wait …");
+    stage.put_agent(AGENT, cautious()).await?;
+    stage.restart_session().await?;
+    park(stage, many).await?;
+    let before = settled(stage).await?;
+    park(stage, many).await?;
+    let per_session = (settled(stage).await? - before) / many as f64;
+    // Nothing, but memory is counted in pages and the allocator does not give back all of it.
+    table.at_most("memory per parked session", per_session, 1024.0, kib);
+    Ok(())
+}
+
+/// The memory when nothing moves any more.
+async fn settled(stage: &mut Stage) -> Result<f64> {
+    sleep(Duration::from_secs(1)).await;
+    stage.session_memory()
+}
+
+/// Turns that wait for a person who never comes.
+async fn park(stage: &mut Stage, count: usize) -> Result<()> {
+    let client = stage.client();
+    let parked = (0..count).map(|_| tokio::spawn(ask(client.clone())));
+    stream::iter(parked).buffer_unordered(AT_ONCE).try_for_each(async |()| Ok(())).await?;
+    Ok(())
+}
+
+/// Returns when the turn waits, and nobody has to hold it any more.
+async fn ask(client: Client) {
+    let request = CreateSessionRequest {
+        request_id: request_id(),
+        agent: AGENT.to_owned(),
+        ..CreateSessionRequest::default()
+    };
+    let response = client.sessions().create_session(request).await.expect("a session");
+    let id = response.into_inner().session.expect("a session").session_id;
+    let session = Session { client, id };
+    session.submit(SCRIPT).await;
+    while session.get().await.status() != Status::WaitingOnApproval {
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn cautious() -> Manifest {
+    let ask = Rule {
+        permission: "bash".to_owned(),
+        pattern: "*".to_owned(),
+        action: Action::Ask.into(),
+        ..Rule::default()
+    };
+    Manifest {
+        model: "scripted/demo".to_owned(),
+        permissions: Some(Permissions { rules: vec![ask], ..Permissions::default() }),
+        ..Manifest::default()
+    }
+}

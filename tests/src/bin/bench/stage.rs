@@ -1,0 +1,82 @@
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+use local::{Fleet, Servers, Service};
+use proto::session::v1::{Manifest, PutAgentRequest};
+use sqlx::{Connection, PgConnection};
+use tests::{Client, World};
+
+use crate::scale::Scale;
+
+/// A system that nobody else uses, and the ways to look behind it.
+pub struct Stage {
+    world: World,
+    key: String,
+    pub scale: Scale,
+}
+
+impl Stage {
+    pub async fn start(scale: Scale) -> Result<Stage> {
+        let world = World::on(Servers::private().await?, Fleet::plan()).await;
+        let key = world.fleet.mint_key("bench", "bench", "read,run,configure").await?;
+        let mut stage = Stage { world, key, scale };
+        stage.client().put_agent().await;
+        Ok(stage)
+    }
+
+    /// A caller with a connection of its own.
+    pub fn client(&mut self) -> Client {
+        self.world.client_with(Some(&self.key))
+    }
+
+    pub async fn put_agent(&mut self, agent: &str, manifest: Manifest) -> Result<()> {
+        let request = PutAgentRequest { agent: agent.to_owned(), manifest: Some(manifest) };
+        self.client().agents().put_agent(request).await?;
+        Ok(())
+    }
+
+    /// The server itself: what is asked here is not counted as Windlass' statements.
+    pub async fn server(&self) -> Result<PgConnection> {
+        Ok(PgConnection::connect(self.world.servers.database_url()).await?)
+    }
+
+    /// The database of the services, for those who want to put something there.
+    pub async fn database(&self) -> Result<PgConnection> {
+        Ok(PgConnection::connect(self.world.fleet.database_url()).await?)
+    }
+
+    /// The name of that database.
+    pub fn database_name(&self) -> &str {
+        self.world.fleet.database_url().rsplit('/').next().unwrap_or_default()
+    }
+
+    pub fn server_url(&self) -> &str {
+        self.world.servers.database_url()
+    }
+
+    /// A program that came with the server.
+    pub fn program(&mut self, name: &str) -> Result<PathBuf> {
+        Ok(self.world.servers.postgres()?.program(name))
+    }
+
+    /// Gives the session service an empty memory.
+    pub async fn restart_session(&mut self) -> Result<()> {
+        self.world.fleet.get(Service::Session).restart().await
+    }
+
+    /// The ends of all logs, for when something went wrong.
+    pub fn last_words(&mut self) -> String {
+        let replicas = self.world.fleet.replicas().iter_mut();
+        replicas.map(|replica| replica.process().tail()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// How much memory the session service has, in bytes.
+    pub fn session_memory(&mut self) -> Result<f64> {
+        let process = self.world.fleet.get(Service::Session).process();
+        let pid = process.pid().context("the session service has ended")?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()).context("no VmRSS")?;
+        Ok(kib.parse::<f64>()? * 1024.0)
+    }
+}
