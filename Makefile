@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test check prepare fmt clean build
+.PHONY: help up down test check bench prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -10,6 +10,8 @@ export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windlass/bin:$(PATH)
 
 INSTALL := deploy/local/install.sh
 BIN := $(or $(CARGO_TARGET_DIR),target)/debug
+RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+MEASURED := session tools models triggers sandbox-init bench
 
 # A machine that builds once needs neither incremental data nor debug information.
 ifeq ($(CI),true)
@@ -39,6 +41,12 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	cargo deny --log-level error check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
+
+# Only what is measured: optimising the other programs would take longer than measuring.
+bench: ## Measure release builds against the Postgres under them; wants a quiet machine
+	@$(INSTALL) cc postgres redis
+	cargo build --release --workspace $(addprefix --bin ,$(MEASURED))
+	@$(RELEASE)/bench
 
 # Does not need `build`: what wants to be prepared does not compile yet.
 prepare: ## Write `.sqlx` anew after a query or a migration changed
