@@ -45,6 +45,12 @@ pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPo
             ("lock_timeout", "5s"),
             // A transaction never waits for anything but Postgres; one that does is stuck.
             ("idle_in_transaction_session_timeout", "1s"),
+            // Statements look for a few rows by their keys. So a plan is made once and not for every
+            // value, it is the one for large tables also while they are small and nobody has counted
+            // them, and it is not worth compiling.
+            ("plan_cache_mode", "force_generic_plan"),
+            ("enable_seqscan", "off"),
+            ("jit", "off"),
         ]);
     // The pool asks a connection whether it lives before it hands it out. That is a round trip, and
     // what turns a Postgres that has gone silent into an error within `ACQUIRE`.

@@ -28,6 +28,10 @@ pub use status::{database_error, internal, invalid, status, unavailable};
 pub use stop::stop_signal;
 pub use tenant::Tenant;
 
+/// Turns are made of many small pieces that live shortly and on several threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What [`id!`] needs from inside other crates.
 #[doc(hidden)]
 pub mod reexport {

@@ -69,6 +69,8 @@ pub fn init(service: &'static str, args: &Args) -> anyhow::Result<Guard> {
     let logs = logs.with_filter(EnvFilter::try_new(&args.log).context("LOG is not a filter")?);
     let spans = tracing_opentelemetry::layer()
         .with_tracer(traces.tracer(service))
+        // Would look at the clock whenever a call or a turn goes on, which is for every word of a model.
+        .with_tracked_inactivity(false)
         .with_filter(LevelFilter::INFO);
     tracing_subscriber::registry().with(logs).with(spans).try_init()?;
     Ok(Guard { traces, metrics })
