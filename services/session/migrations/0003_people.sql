@@ -54,24 +54,45 @@ create table session.rule
 alter table session.run_state add column interrupt_by text, add column interrupt_reason text;
 
 -- Appends an event about something smaller than a turn: `p_about` has its ids by column.
+--
+-- In plpgsql, like whatever runs often: a function in SQL is parsed and planned anew in every
+-- transaction that calls it.
 create function session.append_about(
     p_session text, p_seq bigint, p_type text, p_about jsonb, p_payload jsonb, p_stamp jsonb
 ) returns jsonb
-language sql as $$
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_event jsonb;
+begin
     insert into session.event
         (session_id, seq, type, runtime_id, created_at, turn_id, step_id, tool_call_id, action_id,
          trace_id, span_id, ids, payload)
     values (p_session, p_seq, p_type, p_stamp ->> 'runtime_id', clock_timestamp(), p_about ->> 'turn_id',
             p_about ->> 'step_id', p_about ->> 'tool_call_id', p_about ->> 'action_id',
             p_stamp ->> 'trace_id', p_stamp ->> 'span_id', p_stamp -> 'ids', p_payload)
-    returning to_jsonb(event);
+    returning to_jsonb(event) into v_event;
+    return v_event;
+end;
+$$;
+
+-- As in 0002, in plpgsql.
+create or replace function session.append(
+    p_session text, p_seq bigint, p_type text, p_turn text, p_payload jsonb, p_stamp jsonb
+) returns jsonb
+language plpgsql as $$
+begin
+    return session.append_about(
+        p_session, p_seq, p_type, jsonb_build_object('turn_id', p_turn), p_payload, p_stamp);
+end;
 $$;
 
 -- Everything a worker must know about a turn beside the messages, so that taking one
 -- costs one round trip.
 create function session.context(p_session text, p_turn text) returns jsonb
-language sql stable as $$
-    select jsonb_build_object(
+language plpgsql stable as $$
+begin
+    return (select jsonb_build_object(
         'agent', s.agent,
         'workspace_id', s.workspace_id,
         'subject', t.subject,
@@ -91,14 +112,29 @@ language sql stable as $$
                 order by u.scope, u.permission, u.pattern), '[]')
             from session.rule u
             where u.tenant_id = s.tenant_id
-              and (u.scope, u.scope_id) in (('session', s.id), ('project', s.workspace_id))))
+              and (u.scope, u.scope_id) in (('session', s.id), ('project', s.workspace_id))),
+        -- The index of what is remembered; 0006 has the table.
+        'memories', (
+            select coalesce(jsonb_agg(jsonb_build_object(
+                'scope', n.scope, 'name', n.name, 'description', n.description)
+                order by n.scope, n.name), '[]')
+            from (
+                (select m.scope, m.name, m.description from session.memory m
+                 where m.tenant_id = s.tenant_id and m.scope = 'user' and m.owner = t.subject
+                 order by m.name limit 100)
+                union all
+                (select m.scope, m.name, m.description from session.memory m
+                 where m.tenant_id = s.tenant_id and m.scope = 'project' and m.owner = s.workspace_id
+                 order by m.name limit 100)
+            ) n))
     from session.chat_sessions s
     join session.run_state r on r.session_id = s.id
     join session.turn t on t.session_id = s.id
-    where s.id = p_session and t.id = p_turn;
+    where s.id = p_session and t.id = p_turn);
+end;
 $$;
 
--- As in 0002, with the context.
+-- As in 0002, with the context and without a lock on the replica.
 drop function session.claim(text, text[]);
 create function session.claim(p_replica text, p_sessions text[])
 returns table (
@@ -107,9 +143,9 @@ returns table (
 language plpgsql as $$
 #variable_conflict use_column
 begin
-    -- Locked against the judge, who marks a replica dead before it takes its sessions:
-    -- either it sees this claim, or the claim sees that it is dead.
-    perform 1 from session.replica r where r.id = p_replica and not r.dead for share;
+    -- Only read: what somebody claims who is buried at this very moment is found by the next
+    -- heartbeat of anybody. A lock taken with every claim would keep the heartbeats waiting.
+    perform 1 from session.replica r where r.id = p_replica and not r.dead;
     if not found then
         return;
     end if;
@@ -126,6 +162,31 @@ begin
         where r.session_id = free.session_id
         returning r.session_id, r.tenant_id, r.active_turn, r.epoch, r.flush_no, r.attempts,
                   session.context(r.session_id, r.active_turn);
+end;
+$$;
+
+-- Stores a message as `submit` does and, where its session is ready then, claims it in the same
+-- transaction for the replica that asks: it has room, and nobody else needs to be told.
+create function session.submit_and_claim(
+    p_replica text,
+    p_tenant text, p_session text, p_message text, p_turn text, p_request text, p_digest text,
+    p_parts jsonb, p_metadata jsonb, p_submitted jsonb, p_subject text, p_trace_parent text,
+    p_reject boolean, p_queue_limit integer, p_stamp jsonb
+) returns table (
+    outcome text, turn_id text, message_id text, status text, queue_position integer,
+    sequence bigint, submitted_at timestamptz, events jsonb, claim jsonb
+)
+language plpgsql as $$
+#variable_conflict use_column
+begin
+    select s.* into outcome, turn_id, message_id, status, queue_position, sequence, submitted_at, events
+    from session.submit(
+        p_tenant, p_session, p_message, p_turn, p_request, p_digest, p_parts, p_metadata, p_submitted, p_subject,
+        p_trace_parent, p_reject, p_queue_limit, p_stamp) s;
+    if p_replica is not null and outcome = 'stored' then
+        select to_jsonb(c) into claim from session.claim(p_replica, array[p_session]) c;
+    end if;
+    return next;
 end;
 $$;
 
@@ -171,67 +232,86 @@ end;
 $$;
 
 -- As in 0002, with the questions that turns ask, and with turns that wait for the answers.
+--
+-- New rows are written for all sessions at once, what exists is changed session by session by its
+-- key: a join with a table is planned by its size, and one that was small when the plan was made
+-- may be large when it runs. What a batch does not hold costs nothing.
 drop function session.flush(text, jsonb);
 create function session.flush(p_owner text, p_batch jsonb)
 returns table (
-    lease integer, base bigint, interrupt_turn text, next_turn text, fired jsonb,
-    interrupt_by text, interrupt_reason text, ready boolean
+    lease integer, base bigint, interrupt_turn text, fired jsonb, interrupt_by text, interrupt_reason text, ready boolean
 )
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_lease   integer[];
-    v_session text[];
-    v_tenant  text[];
-    v_base    bigint[];
-    v_count   integer;
+    v_want    jsonb;
+    v_wants   jsonb[] := '{}';
+    v_row     session.run_state;
+    v_rows    session.run_state[] := '{}';
+    v_lease   integer[] := '{}';
+    v_session text[] := '{}';
+    v_tenant  text[] := '{}';
+    v_base    bigint[] := '{}';
+    v_part    record;
+    v_head    session.chat_messages;
+    v_ends    text;
+    v_parks   boolean;
+    v_lets_go boolean;
 begin
-    select array_agg(locked.lease), array_agg(locked.session_id), array_agg(locked.tenant_id), array_agg(locked.next_seq)
-    into v_lease, v_session, v_tenant, v_base
-    from (
-        select b.lease, r.session_id, r.tenant_id, r.next_seq
-        from jsonb_to_recordset(p_batch -> 'leases') as b(lease integer, session_id text, epoch bigint, flush_no bigint)
-        join session.run_state r on r.session_id = b.session_id
-        where r.owner = p_owner and r.epoch = b.epoch and r.flush_no = b.flush_no
-        order by r.session_id
-        for update of r skip locked
-    ) locked;
-    if v_lease is null then
+    for v_want in
+        select w.value from jsonb_array_elements(p_batch -> 'leases') w order by w.value ->> 'session_id'
+    loop
+        select * into v_row from session.run_state r
+        where r.session_id = v_want ->> 'session_id' and r.owner = p_owner
+          and r.epoch = (v_want ->> 'epoch')::bigint and r.flush_no = (v_want ->> 'flush_no')::bigint
+        for update skip locked;
+        if found then
+            v_wants := v_wants || v_want;
+            v_rows := v_rows || v_row;
+            v_lease := v_lease || (v_want ->> 'lease')::integer;
+            v_session := v_session || v_row.session_id;
+            v_tenant := v_tenant || v_row.tenant_id;
+            v_base := v_base || v_row.next_seq;
+        end if;
+    end loop;
+    if v_lease = '{}' then
         return;
     end if;
 
-    with mine as (
-        select * from unnest(v_lease, v_session, v_tenant, v_base) as m(lease, session_id, tenant_id, base)
-    ), logged as (
-        insert into session.event
-            (session_id, seq, type, runtime_id, created_at, turn_id, step_id, tool_call_id, action_id,
-             task_id, run_id, subagent_id, trace_id, span_id, ids, refs, payload)
-        select m.session_id, m.base + e.ordinal, e.type, p_owner, e.created_at, e.turn_id, e.step_id, e.tool_call_id,
-               e.action_id, e.task_id, e.run_id, e.subagent_id, e.trace_id, e.span_id, e.ids, e.refs, e.payload
-        from jsonb_to_recordset(p_batch -> 'events') as e(
-            lease integer, ordinal integer, type text, created_at timestamptz, turn_id text, step_id text,
-            tool_call_id text, action_id text, task_id text, run_id text, subagent_id text,
-            trace_id text, span_id text, ids jsonb, refs jsonb, payload jsonb)
-        join mine m using (lease)
-    ), said as (
+    insert into session.event
+        (session_id, seq, type, runtime_id, created_at, turn_id, step_id, tool_call_id, action_id,
+         task_id, run_id, subagent_id, trace_id, span_id, ids, refs, payload)
+    select m.session_id, m.base + e.ordinal, e.type, p_owner, e.created_at, e.turn_id, e.step_id, e.tool_call_id,
+           e.action_id, e.task_id, e.run_id, e.subagent_id, e.trace_id, e.span_id, e.ids, e.refs, e.payload
+    from jsonb_to_recordset(p_batch -> 'events') as e(
+        lease integer, ordinal integer, type text, created_at timestamptz, turn_id text, step_id text,
+        tool_call_id text, action_id text, task_id text, run_id text, subagent_id text,
+        trace_id text, span_id text, ids jsonb, refs jsonb, payload jsonb)
+    join unnest(v_lease, v_session, v_base) as m(lease, session_id, base) using (lease);
+
+    if p_batch -> 'messages' <> '[]' then
         insert into session.chat_messages as old
             (session_id, id, role, turn_id, position, status, synthetic, metadata_json, created_at)
         select m.session_id, c.id, 'assistant', c.turn_id, m.base + c.ordinal, c.status, c.synthetic, c.metadata, c.created_at
         from jsonb_to_recordset(p_batch -> 'messages') as c(
             lease integer, id text, turn_id text, ordinal integer, status text, synthetic boolean,
             metadata jsonb, created_at timestamptz)
-        join mine m using (lease)
+        join unnest(v_lease, v_session, v_base) as m(lease, session_id, base) using (lease)
         on conflict (session_id, id) do update
-        set status = excluded.status, metadata_json = old.metadata_json || excluded.metadata_json
-    ), shown as (
+        set status = excluded.status, metadata_json = old.metadata_json || excluded.metadata_json;
+    end if;
+
+    if p_batch -> 'parts' <> '[]' then
         insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
         select m.session_id, p.message_id, p.index, p.id, p.type, p.data, m.base + p.ordinal
         from jsonb_to_recordset(p_batch -> 'parts') as p(
             lease integer, message_id text, index integer, id text, type text, data jsonb, ordinal integer)
-        join mine m using (lease)
+        join unnest(v_lease, v_session, v_base) as m(lease, session_id, base) using (lease)
         on conflict (session_id, message_id, index) do update
-        set data_json = excluded.data_json, folded_seq = excluded.folded_seq
-    ), asked as (
+        set data_json = excluded.data_json, folded_seq = excluded.folded_seq;
+    end if;
+
+    if p_batch -> 'actions' <> '[]' then
         insert into session.action
             (session_id, id, tenant_id, turn_id, step_id, tool_call_id, kind, request, permission, pattern,
              created_at, expires_at)
@@ -240,84 +320,100 @@ begin
         from jsonb_to_recordset(p_batch -> 'actions') as a(
             lease integer, id text, turn_id text, step_id text, tool_call_id text, kind text, request jsonb,
             permission text, pattern text, created_at timestamptz, expires_at timestamptz)
-        join mine m using (lease)
-    ), prompted as (
+        join unnest(v_lease, v_session, v_tenant) as m(lease, session_id, tenant_id) using (lease);
+    end if;
+
+    if p_batch -> 'prompts' <> '[]' then
         insert into session.prompt (tenant_id, digest, body)
-        select distinct m.tenant_id, p.digest, p.body
+        select distinct on (m.tenant_id, p.digest) m.tenant_id, p.digest, p.body
         from jsonb_to_recordset(p_batch -> 'prompts') as p(lease integer, digest text, body text)
-        join mine m using (lease)
+        join unnest(v_lease, v_tenant) as m(lease, tenant_id) using (lease)
         -- In one order, or two flushes with the same prompts could wait for each other.
         order by m.tenant_id, p.digest
-        on conflict do nothing
-    ), viewed as (
-        update session.turn t
-        set status = v.status, view = v.view
-        from jsonb_to_recordset(p_batch -> 'turns') as v(lease integer, id text, status text, view jsonb)
-        join mine m using (lease)
-        where t.session_id = m.session_id and t.id = v.id
-    ), summed as (
-        update session.chat_sessions s
-        set updated_at = clock_timestamp(),
-            input_tokens = s.input_tokens + u.input_tokens,
-            output_tokens = s.output_tokens + u.output_tokens,
-            cost_micros = s.cost_micros + u.cost_micros,
-            model_calls = s.model_calls + u.model_calls
+        on conflict do nothing;
+    end if;
+
+    for v_part in
+        select m.session_id, t.*
+        from jsonb_to_recordset(p_batch -> 'turns') as t(lease integer, id text, status text, view jsonb)
+        join unnest(v_lease, v_session) as m(lease, session_id) using (lease)
+    loop
+        update session.turn t set status = v_part.status, view = v_part.view
+        where t.session_id = v_part.session_id and t.id = v_part.id;
+    end loop;
+
+    for v_part in
+        select m.session_id, u.*
         from jsonb_to_recordset(p_batch -> 'sums') as u(
             lease integer, input_tokens bigint, output_tokens bigint, cost_micros bigint, model_calls bigint)
-        join mine m using (lease)
-        where s.id = m.session_id
-    )
-    select count(*) into v_count from mine;
+        join unnest(v_lease, v_session) as m(lease, session_id) using (lease)
+    loop
+        update session.chat_sessions s
+        set updated_at = clock_timestamp(),
+            input_tokens = s.input_tokens + v_part.input_tokens,
+            output_tokens = s.output_tokens + v_part.output_tokens,
+            cost_micros = s.cost_micros + v_part.cost_micros,
+            model_calls = s.model_calls + v_part.model_calls
+        where s.id = v_part.session_id;
+    end loop;
 
-    return query
-        with mine as (
-            select m.*, b.count, b.status, b.status_message, b.parks, b.ends
-            from unnest(v_lease, v_session, v_base) as m(lease, session_id, base)
-            join jsonb_to_recordset(p_batch -> 'leases') as b(
-                lease integer, count integer, status text, status_message text, parks boolean, ends text) using (lease)
-        ), head as (
+    for i in 1 .. cardinality(v_rows) loop
+        v_row := v_rows[i];
+        v_want := v_wants[i];
+        v_ends := v_want ->> 'ends';
+        v_parks := coalesce((v_want ->> 'parks')::boolean, false);
+        v_lets_go := v_ends is not null or v_parks;
+        lease := v_lease[i];
+        base := v_row.next_seq;
+        fired := null;
+        v_row.next_seq := v_row.next_seq + (v_want ->> 'count')::bigint;
+        v_row.status_message := coalesce(v_want ->> 'status_message', v_row.status_message);
+        if v_ends is not null then
+            v_row.status := v_ends;
+            v_row.active_turn := null;
+            v_row.interrupt_turn := null;
+            v_row.interrupt_by := null;
+            v_row.interrupt_reason := null;
             -- Only an end without a hard error lets the queue go on.
-            select distinct on (c.session_id) c.session_id, c.id, c.turn_id
-            from session.chat_messages c
-            join mine m on m.session_id = c.session_id and m.ends = 'idle'
-            where c.queue_rank is not null
-            order by c.session_id, c.queue_rank
-        ), fired as (
-            select h.session_id, session.fire(h.session_id, h.id, m.base + m.count, r.queued - 1, p_batch -> 'stamp') as event
-            from head h
-            join mine m using (session_id)
-            join session.run_state r using (session_id)
-        ), parked as (
-            select m.session_id,
-                   -- The answer may have been faster, and so may somebody who wants to stop it.
-                   case when r.interrupt_turn is null then session.waits_for(m.session_id, r.active_turn) end as waits_for
-            from mine m
-            join session.run_state r using (session_id)
-            where m.parks
-        )
+            if v_ends = 'idle' and v_row.queued > 0 then
+                select * into v_head from session.chat_messages c
+                where c.session_id = v_row.session_id and c.queue_rank is not null
+                order by c.queue_rank limit 1;
+                v_row.queued := v_row.queued - 1;
+                fired := session.fire(v_row.session_id, v_head.id, v_row.next_seq, v_row.queued, p_batch -> 'stamp');
+                v_row.next_seq := v_row.next_seq + 1;
+                v_row.status := 'ready';
+                v_row.active_turn := v_head.turn_id;
+            end if;
+        elsif v_parks then
+            v_row.status := 'ready';
+            -- The answer may have been faster, and so may somebody who wants to stop it.
+            if v_row.interrupt_turn is null then
+                v_row.status := coalesce(session.waits_for(v_row.session_id, v_row.active_turn), 'ready');
+            end if;
+        else
+            v_row.status := coalesce(v_want ->> 'status', v_row.status);
+        end if;
         update session.run_state r
-        set next_seq = r.next_seq + m.count + case when fired.event is null then 0 else 1 end,
+        set next_seq = v_row.next_seq,
             flush_no = r.flush_no + 1,
-            status = case
-                when m.ends is not null then case when fired.event is null then m.ends else 'ready' end
-                when m.parks then coalesce(parked.waits_for, 'ready')
-                else coalesce(m.status, r.status) end,
-            status_message = coalesce(m.status_message, r.status_message),
-            active_turn = case when m.ends is null then r.active_turn else head.turn_id end,
-            owner = case when m.ends is null and m.parks is not true then r.owner end,
+            status = v_row.status,
+            status_message = v_row.status_message,
+            active_turn = v_row.active_turn,
+            owner = case when v_lets_go then null else r.owner end,
             -- Who waited well does not pay for how often.
-            attempts = case when m.ends is null and m.parks is not true then r.attempts else 0 end,
-            interrupt_turn = case when m.ends is null then r.interrupt_turn end,
-            interrupt_by = case when m.ends is null then r.interrupt_by end,
-            interrupt_reason = case when m.ends is null then r.interrupt_reason end,
-            queued = r.queued - case when fired.event is null then 0 else 1 end
-        from mine m
-        left join head on head.session_id = m.session_id
-        left join fired on fired.session_id = m.session_id
-        left join parked on parked.session_id = m.session_id
-        where r.session_id = m.session_id
-        returning m.lease, m.base, r.interrupt_turn, head.turn_id, fired.event,
-                  r.interrupt_by, r.interrupt_reason, r.status = 'ready';
+            attempts = case when v_lets_go then 0 else r.attempts end,
+            interrupt_turn = v_row.interrupt_turn,
+            interrupt_by = v_row.interrupt_by,
+            interrupt_reason = v_row.interrupt_reason,
+            queued = v_row.queued
+        where r.session_id = v_row.session_id;
+        interrupt_turn := v_row.interrupt_turn;
+        interrupt_by := v_row.interrupt_by;
+        interrupt_reason := v_row.interrupt_reason;
+        ready := v_row.status = 'ready';
+        return next;
+    end loop;
 end;
 $$;
 

@@ -1,11 +1,14 @@
-//! Tells other replicas that something happened. All the Redis. Hints, never facts:
-//! each has a path that finds the same thing in Postgres a little later.
+//! Tells that something happened: the readers here at once, other replicas through Redis. All
+//! the Redis. Hints, never facts: each has a path that finds the same thing in Postgres a little
+//! later.
 
-use std::{collections::HashSet, fmt::Display, hash::Hash, str::FromStr, time::Duration};
+use std::{
+    collections::HashSet, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration,
+};
 
 use chassis::{Redis, Tenant};
 use futures::StreamExt as _;
-use prost::Message as _;
+use prost::{Message as _, encoding::message::encode_repeated};
 use proto::{
     event::v1::Event,
     session::v1::{ListEventsResponse, WatchTenantResponse},
@@ -21,6 +24,7 @@ use tracing::{debug, warn};
 use crate::{
     ids::{ReplicaId, SessionId},
     lifecycle,
+    readers::Readers,
 };
 
 /// Sessions that wait for a worker.
@@ -36,6 +40,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Clone)]
 pub struct Bus {
     redis: Redis,
+    replica: ReplicaId,
+    readers: Readers,
     publications: mpsc::Sender<Publication>,
 }
 
@@ -43,20 +49,27 @@ pub struct Bus {
 struct Publication {
     tenant: Tenant,
     session_id: SessionId,
-    events: Vec<Event>,
+    events: Arc<[Event]>,
     ready: bool,
 }
 
 impl Bus {
     /// Publishes until `stop`.
-    pub fn start(redis: Redis, stop: CancellationToken) -> Bus {
+    pub fn start(redis: Redis, replica: ReplicaId, stop: CancellationToken) -> Bus {
         let (publications, queue) = mpsc::channel(BACKLOG);
-        tokio::spawn(stop.run_until_cancelled_owned(publish(redis.clone(), queue)));
-        Bus { redis, publications }
+        tokio::spawn(stop.run_until_cancelled_owned(publish(redis.clone(), replica, queue)));
+        Bus { redis, replica, readers: Readers::default(), publications }
+    }
+
+    /// The readers here, who are told without Redis.
+    pub fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// Shows readers what was committed, and workers that there is a turn to claim.
     pub fn publish(&self, tenant: &Tenant, session_id: SessionId, events: Vec<Event>, ready: bool) {
+        let events = Arc::from(events);
+        self.readers.show(session_id, &events);
         let publication = Publication { tenant: tenant.clone(), session_id, events, ready };
         if self.publications.try_send(publication).is_err() {
             debug!(session.id = %session_id, "readers of session {session_id} were not told, they will look");
@@ -123,7 +136,12 @@ impl Bus {
         deliver: impl Fn(T, T::Message) + Send + Sync + 'static,
         stop: CancellationToken,
     ) -> watch::Receiver<bool> {
-        let redis = self.redis.clone();
+        let (redis, replica) = (self.redis.clone(), self.replica);
+        let deliver = move |topic, payload: &[u8]| {
+            if let Some(said) = T::read(payload, replica) {
+                deliver(topic, said);
+            }
+        };
         let (connected, flows) = watch::channel(false);
         tokio::spawn(stop.run_until_cancelled_owned(follow(redis, wanted, deliver, connected)));
         flows
@@ -139,12 +157,32 @@ pub trait Topic: Display + FromStr + Hash + Eq + Clone + Send + Sync + 'static {
     fn channel(&self) -> String {
         format!("{}{self}", Self::PREFIX)
     }
+
+    /// What a payload says, if it is news to this replica.
+    fn read(payload: &[u8], _here: ReplicaId) -> Option<Self::Message> {
+        Self::Message::decode(payload).ok()
+    }
 }
 
-/// What happens in a session.
+/// What happens in a session. A line says who tells it: readers of that replica know already.
 impl Topic for SessionId {
     type Message = ListEventsResponse;
     const PREFIX: &str = "windlass:session:";
+
+    fn read(payload: &[u8], here: ReplicaId) -> Option<ListEventsResponse> {
+        let line = payload.iter().position(|byte| *byte == b'\n')?;
+        let (teller, said) = payload.split_at(line);
+        let elsewhere = teller != here.to_string().as_bytes();
+        elsewhere.then(|| ListEventsResponse::decode(&said[1..]).ok())?
+    }
+}
+
+/// The payload that `SessionId::read` reads.
+fn told_by(replica: ReplicaId, events: &[Event]) -> Vec<u8> {
+    let mut payload = format!("{replica}\n").into_bytes();
+    // As `ListEventsResponse` holds them, without being one, which would own them.
+    encode_repeated(1, events, &mut payload);
+    payload
 }
 
 /// How the turns of a tenant are getting on.
@@ -160,7 +198,7 @@ pub enum Want<T> {
     Stop(T),
 }
 
-async fn publish(redis: Redis, mut queue: mpsc::Receiver<Publication>) {
+async fn publish(redis: Redis, replica: ReplicaId, mut queue: mpsc::Receiver<Publication>) {
     let mut batch = Vec::new();
     while queue.recv_many(&mut batch, 64).await > 0 {
         let mut pipeline = redis::pipe();
@@ -169,8 +207,7 @@ async fn publish(redis: Redis, mut queue: mpsc::Receiver<Publication>) {
                 pipeline.publish(tenant.channel(), news.encode_to_vec()).ignore();
             }
             if !events.is_empty() {
-                let message = ListEventsResponse { events, ..ListEventsResponse::default() };
-                pipeline.publish(session_id.channel(), message.encode_to_vec()).ignore();
+                pipeline.publish(session_id.channel(), told_by(replica, &events)).ignore();
             }
             if ready {
                 pipeline.rpush(READY, session_id.to_string()).ignore();
@@ -186,7 +223,7 @@ async fn publish(redis: Redis, mut queue: mpsc::Receiver<Publication>) {
 async fn follow<T: Topic>(
     redis: Redis,
     mut wanted: mpsc::UnboundedReceiver<Want<T>>,
-    deliver: impl Fn(T, T::Message) + Send + Sync + 'static,
+    deliver: impl Fn(T, &[u8]) + Send + Sync + 'static,
     connected: watch::Sender<bool>,
 ) {
     let mut followed = HashSet::new();
@@ -209,7 +246,7 @@ async fn follow_once<T: Topic>(
     redis: &Redis,
     wanted: &mut mpsc::UnboundedReceiver<Want<T>>,
     followed: &mut HashSet<T>,
-    deliver: &impl Fn(T, T::Message),
+    deliver: &impl Fn(T, &[u8]),
     connected: &watch::Sender<bool>,
 ) -> RedisResult<()> {
     let connect = timeout(Duration::from_secs(2), redis.client().get_async_pubsub());
@@ -232,10 +269,8 @@ async fn follow_once<T: Topic>(
                     return Err((redis::ErrorKind::Io, "the connection was closed").into());
                 };
                 let topic = message.get_channel_name().strip_prefix(T::PREFIX);
-                let topic = topic.and_then(|topic| topic.parse().ok());
-                let said = T::Message::decode(message.get_payload_bytes());
-                if let (Some(topic), Ok(said)) = (topic, said) {
-                    deliver(topic, said);
+                if let Some(topic) = topic.and_then(|topic| topic.parse().ok()) {
+                    deliver(topic, message.get_payload_bytes());
                 }
             }
         }

@@ -44,6 +44,11 @@ pub struct Serve {
     #[arg(long, env, default_value_t = 2)]
     pub flushers: usize,
 
+    /// How many connections serve what every turn needs: submitting and loading. They come on
+    /// top of `--database-connections`, which everything else shares.
+    #[arg(long, env, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..))]
+    pub turn_connections: u16,
+
     /// Seconds between two heartbeats of this process.
     #[arg(long, env, default_value_t = 2.0)]
     pub heartbeat: f64,

@@ -9,11 +9,15 @@ mod compact;
 mod own;
 
 use std::{
+    mem,
+    pin::pin,
     sync::{Arc, Mutex},
+    task::Poll,
     time::Duration,
 };
 
 use chassis::{Caller, telemetry};
+use jiff_sqlx::Timestamp as Time;
 use proto::{event::v1::Usage, session::v1::TurnView, tools::v1::Permissions};
 use tokio::{
     sync::mpsc,
@@ -34,7 +38,6 @@ use crate::{
     message::{Message, MessageStatus, Role},
     store::{
         self,
-        messages::Whose,
         turns::{Claim, Context, Interrupt, Trace},
     },
     surroundings::Surroundings,
@@ -44,8 +47,15 @@ use crate::{
 /// How many claims a turn survives that ended with its worker.
 const MAX_ATTEMPTS: i32 = 3;
 
+/// A model that answers within this time shares the commit of the question. Nobody sees
+/// the difference, and it is one commit less.
+const QUICK: Duration = Duration::from_millis(20);
+
 /// How long to wait before loading is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
+
+/// The way to the machine. What comes together is taken together, and costs one commit.
+type Inputs = mpsc::Sender<Vec<Input>>;
 
 /// How a turn comes to be driven.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -56,11 +66,21 @@ pub enum Start {
     Orphaned,
 }
 
-/// Drives a turn until it has ended or the session is lost. `cut` ends it early.
+/// What a turn begins with, from whoever submitted it just now.
+#[derive(Debug)]
+pub struct Known {
+    /// All that the model can see, the message of the turn included.
+    pub messages: Vec<Message>,
+    pub submitted_at: Time,
+}
+
+/// Drives a turn until it has ended or the session is lost. What is not `known` it loads. `cut` ends
+/// it early.
 pub async fn run(
     host: Arc<Host>,
     claim: Claim,
     context: Context,
+    mut known: Option<Known>,
     start: Start,
     cut: CancellationToken,
 ) {
@@ -80,7 +100,7 @@ pub async fn run(
         // A session we own and do not drive would be busy for ever, so only the end of the
         // process ends these tries; others take over then.
         let driver = loop {
-            match Driver::load(&host, &claim, &context).await {
+            match Driver::load(&host, &claim, &context, known.take()).await {
                 Ok(driver) => break driver,
                 Err(Error::Database(error)) => {
                     warn!(%error, "cannot load session {id}, trying again")
@@ -121,6 +141,8 @@ struct Driver {
     tasks: JoinSet<()>,
     /// How much the last part has grown since it was stored.
     unfolded: usize,
+    /// The model was asked just now.
+    asked: bool,
     trace: Trace,
 }
 
@@ -138,39 +160,17 @@ struct Ladder {
 }
 
 impl Driver {
-    async fn load(host: &Arc<Host>, claim: &Claim, context: &Context) -> Result<Driver> {
+    async fn load(
+        host: &Arc<Host>,
+        claim: &Claim,
+        context: &Context,
+        known: Option<Known>,
+    ) -> Result<Driver> {
         let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
-        let stored = async {
-            let mut connection = host.db.acquire().await?;
-            let whose = Whose {
-                tenant: &claim.tenant,
-                subject: &context.subject,
-                project: &context.workspace_id.to_string(),
-            };
-            store::messages::visible(&mut connection, claim.session_id, claim.turn_id, whose).await
-        };
         let surroundings = host.surroundings(&caller, context.workspace_id);
-        let (stored, surroundings) = tokio::join!(stored, surroundings);
-        let (stored, memories) = stored?;
-        let submitted = stored.iter().find(|message| message.turn_id == claim.turn_id);
-        let day = submitted.map(|message| message.created_at.to_jiff()).unwrap_or_default();
-        let day = day.strftime("%Y-%m-%d").to_string();
-
-        let (mut history, mut steps) = (Vec::new(), Vec::new());
-        for message in stored {
-            let streaming = message.status == "streaming";
-            let message = message.into_message()?;
-            if message.role == Role::Assistant && message.turn_id == claim.turn_id {
-                let status = match streaming {
-                    true => MessageStatus::Streaming,
-                    false => MessageStatus::Completed,
-                };
-                let Message { id: message_id, metadata, parts, .. } = message;
-                steps.push(Step { message_id, status, metadata, parts });
-            } else {
-                history.push(message);
-            }
-        }
+        let (conversation, surroundings) =
+            tokio::join!(conversation(host, claim, known), surroundings);
+        let Conversation { history, steps, day } = conversation?;
         // An override holds from its message on, until another message overrides it.
         // Answers say which agent gave them, so that this holds however little is loaded.
         let agent = history.iter().rev().find_map(|message| message.metadata.agent.as_ref());
@@ -196,7 +196,7 @@ impl Driver {
             workspace_id: context.workspace_id,
             permissions: people::permissions(&agent, &context.rules),
             surroundings,
-            memories,
+            memories: context.memories.clone(),
             day,
             ladder: Arc::default(),
             agent,
@@ -205,6 +205,7 @@ impl Driver {
             view: context.view.clone(),
             tasks: JoinSet::new(),
             unfolded: 0,
+            asked: false,
             trace: Trace::current(),
         })
     }
@@ -215,7 +216,7 @@ impl Driver {
         context: Context,
         cut: CancellationToken,
     ) -> Result<(), Stopped> {
-        let (inputs, mut arriving) = mpsc::channel(256);
+        let (inputs, mut arriving): (Inputs, _) = mpsc::channel(64);
         let mut signals = self.writer.signals();
         let seconds = self.agent.turn_seconds();
         let deadline = Instant::now() + Duration::from_secs(seconds);
@@ -239,30 +240,124 @@ impl Driver {
         };
         self.take(first, &inputs).await?;
         while !self.turn.rests() {
-            let input = tokio::select! {
-                Some(input) = arriving.recv() => input,
+            let asked = mem::take(&mut self.asked);
+            if !asked {
+                self.writer.send();
+            }
+            let arrived = tokio::select! {
+                Some(arrived) = arriving.recv() => arrived,
+                () = sleep(QUICK), if asked => continue,
                 Ok(()) = signals.changed() => {
                     let signal = signals.borrow_and_update().clone();
                     match signal {
-                        Signal::GoOn => continue,
-                        Signal::Interrupt(interrupt) if interrupt.turn_id != self.claim.turn_id => {
-                            continue;
+                        Signal::Interrupt(interrupt) if interrupt.turn_id == self.claim.turn_id => {
+                            vec![stop(Some(interrupt))]
                         }
-                        Signal::Interrupt(interrupt) => stop(Some(interrupt)),
+                        Signal::GoOn | Signal::Interrupt(_) => continue,
                         Signal::Stopped => return self.stopped().await,
                     }
                 }
-                () = sleep_until(deadline) => Input::Stopped(Stop::Timeout { seconds }),
-                () = cut.cancelled() => Input::Stopped(Stop::HostRestart),
+                () = sleep_until(deadline) => vec![Input::Stopped(Stop::Timeout { seconds })],
+                () = cut.cancelled() => vec![Input::Stopped(Stop::HostRestart)],
             };
-            // People must not be left with a question that nobody waits for any more.
-            if matches!(input, Input::Stopped(_)) && self.turn.asks() {
-                people::withdraw(&self.host, &self.claim).await;
+            for input in arrived {
+                // People must not be left with a question that nobody waits for any more.
+                if matches!(input, Input::Stopped(_)) && self.turn.asks() {
+                    people::withdraw(&self.host, &self.claim).await;
+                }
+                self.take(input, &inputs).await?;
+                if self.turn.rests() {
+                    break;
+                }
             }
-            self.take(input, &inputs).await?;
         }
+        self.keep();
         Ok(())
     }
+
+    /// Keeps what the turn that may follow soon need not load or store again.
+    fn keep(self) {
+        let steps = self.turn.into_steps();
+        for digest in steps.iter().filter_map(|step| step.metadata.prompt_digest.clone()) {
+            self.host.prompts.insert((self.claim.tenant.clone(), digest), ());
+        }
+        // What was summarized, what went wrong and what waits is loaded as it is stored.
+        let plain = |step: &Step| step.status == MessageStatus::Completed && !step.is_compaction();
+        let Some(reached) = self.writer.reached().filter(|_| steps.iter().all(plain)) else {
+            return;
+        };
+        let turn_id = self.claim.turn_id;
+        let mut messages = self.history;
+        messages.extend(steps.into_iter().map(|step| Message {
+            id: step.message_id,
+            turn_id,
+            role: Role::Assistant,
+            metadata: step.metadata,
+            parts: step.parts,
+        }));
+        self.host.recent.keep(self.claim.session_id, reached, messages);
+    }
+
+    /// Waits for what is mostly known already. If it is not, what was written so far is shown
+    /// meanwhile.
+    async fn soon<T>(&self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        if let Poll::Ready(answer) = futures::poll!(&mut answer) {
+            return answer;
+        }
+        self.writer.send();
+        answer.await
+    }
+}
+
+/// What the machine and the prompt are made of.
+#[derive(Debug, PartialEq)]
+struct Conversation {
+    history: Vec<Message>,
+    /// The turn so far.
+    steps: Vec<Step>,
+    /// On which it was submitted.
+    day: String,
+}
+
+async fn conversation(host: &Host, claim: &Claim, known: Option<Known>) -> Result<Conversation> {
+    let known = known.map(|Known { messages, submitted_at }| Conversation {
+        history: messages,
+        steps: vec![],
+        day: day(submitted_at),
+    });
+    match known {
+        Some(known) if !cfg!(debug_assertions) => return Ok(known),
+        _ => {}
+    }
+    let stored = host.lanes.run(async |db: &mut _| {
+        store::messages::visible(db, claim.session_id, claim.turn_id).await
+    });
+    let stored = stored.await?;
+    let submitted = stored.iter().find(|message| message.turn_id == claim.turn_id);
+    let day = submitted.map(|message| day(message.created_at)).unwrap_or_default();
+    let (mut history, mut steps) = (Vec::new(), Vec::new());
+    for message in stored {
+        let streaming = message.status == "streaming";
+        let message = message.into_message()?;
+        if message.role == Role::Assistant && message.turn_id == claim.turn_id {
+            let status = match streaming {
+                true => MessageStatus::Streaming,
+                false => MessageStatus::Completed,
+            };
+            let Message { id: message_id, metadata, parts, .. } = message;
+            steps.push(Step { message_id, status, metadata, parts });
+        } else {
+            history.push(message);
+        }
+    }
+    let loaded = Conversation { history, steps, day };
+    debug_assert_eq!(known.as_ref().unwrap_or(&loaded), &loaded, "not what is stored");
+    Ok(loaded)
+}
+
+fn day(submitted_at: Time) -> String {
+    submitted_at.to_jiff().strftime("%Y-%m-%d").to_string()
 }
 
 fn stop(interrupt: Option<Interrupt>) -> Input {

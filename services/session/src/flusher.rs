@@ -96,14 +96,25 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Adds to what is pending; it will be committed soon. Returns how much waits.
+    /// Adds to what is pending. Returns how much waits.
     pub fn add(&self, add: impl FnOnce(&mut Pending)) -> usize {
         self.shard.add(self.owner.session_id, add)
+    }
+
+    /// Has what is pending committed soon. Apart from `add`, so that what belongs together
+    /// costs one commit.
+    pub fn send(&self) {
+        self.shard.send(self.owner.session_id);
     }
 
     /// Returns when everything added so far is committed.
     pub async fn flush(&self) -> Result<(), Stopped> {
         self.shard.flush(self.owner.session_id).await
+    }
+
+    /// The last event of the session that is committed, if that is known for sure.
+    pub fn reached(&self) -> Option<i64> {
+        self.shard.reached(self.owner.session_id)
     }
 
     /// Drops what Postgres refused, so that the end of the turn can still be told.

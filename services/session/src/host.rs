@@ -28,23 +28,34 @@ use crate::{
     error::{Error, Result},
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
+    lanes::Lanes,
+    recent::Recent,
     shipped::Shipped,
     store,
     surroundings::Surroundings,
+    worker::Places,
 };
 
 pub struct Host {
     pub replica: ReplicaId,
     pub db: PgPool,
+    /// For what every turn needs.
+    pub lanes: Lanes,
     pub bus: Bus,
     pub flusher: Flusher,
     pub config: Serve,
     models: Peer,
     tools: Peer,
+    /// Where turns run.
+    pub places: Places,
     /// The sessions this process owns and knows that it owns.
     pub driven: Driven,
+    /// What was said in sessions a moment ago.
+    pub recent: Recent,
     /// What every tenant has that did not put its own in the place.
     pub shipped: Shipped,
+    /// The digests of system prompts that are stored, where they stay.
+    pub prompts: moka::sync::Cache<(Tenant, String), ()>,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
     surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
@@ -96,13 +107,17 @@ impl Host {
         let tls = &config.chassis.tls;
         Ok(Host {
             replica,
+            lanes: Lanes::new(&db, config.turn_connections.into())?,
             db,
             bus,
             flusher,
             models: Peer::new("models", &config.models_url, tls, auth)?,
             tools: Peer::new("tools", &config.tools_url, tls, auth)?,
+            places: Places::new(config.max_turns),
             driven: Driven::default(),
+            recent: Recent::default(),
             shipped: Shipped::load(config.agents.as_deref())?,
+            prompts: moka::sync::Cache::new(10_000),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
             surroundings: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),

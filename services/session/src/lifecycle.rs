@@ -219,6 +219,7 @@ mod tests {
 
     use super::*;
     use crate::{
+        ids::ReplicaId,
         pending::Owner,
         testing::{World, completed, pending, started},
         turn::Ending,
@@ -230,7 +231,7 @@ mod tests {
         let stop = CancellationToken::new();
         let _stop = stop.clone().drop_guard();
         let args = chassis::redis::Args { redis_url: "redis://127.0.0.1:1".into() };
-        let bus = Bus::start(Redis::new(&args).unwrap(), stop.clone());
+        let bus = Bus::start(Redis::new(&args).unwrap(), ReplicaId::new(), stop.clone());
         let lifecycle = Lifecycle::start(&bus, world.db.clone(), stop.clone());
         let mut news = std::pin::pin!(lifecycle.watch(&world.tenant, stop.clone()).await);
 

@@ -19,8 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     error::{Error, Result},
-    hub::{Listener, Notice},
+    hub::Listener,
     ids::SessionId,
+    readers::Notice,
     store,
 };
 

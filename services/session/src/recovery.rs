@@ -79,7 +79,14 @@ async fn adopt(
         match replicas::adopt(&host.db, host.replica, orphan.session_id, dead).await? {
             Adopted::Begun(claim, context) => {
                 let host = host.clone();
-                tokio::spawn(driver::run(host, claim, *context, Start::Orphaned, done.clone()));
+                tokio::spawn(driver::run(
+                    host,
+                    claim,
+                    *context,
+                    None,
+                    Start::Orphaned,
+                    done.clone(),
+                ));
             }
             Adopted::Ready => {
                 host.bus.publish(&orphan.tenant, orphan.session_id, vec![], true);

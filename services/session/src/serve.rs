@@ -32,7 +32,7 @@ pub async fn serve(
     let done = CancellationToken::new();
     let _done = done.clone().drop_guard();
     let replica = ReplicaId::new();
-    let bus = Bus::start(redis.clone(), done.clone());
+    let bus = Bus::start(redis.clone(), replica, done.clone());
     let flusher = Flusher::start(&db, &bus, replica, config.flushers, &done);
     let hub = Hub::start(&bus, db.clone(), done.clone());
     let lifecycle = Lifecycle::start(&bus, db.clone(), done.clone());

@@ -83,25 +83,35 @@ impl World {
         session_id: SessionId,
         request_id: &str,
         digest: &str,
-        change: impl FnOnce(&mut NewTurn<'_>),
+        change: impl FnOnce(&mut NewTurn),
     ) -> Result<Submitted> {
+        let mut new = self.new_turn(session_id, request_id, digest);
+        change(&mut new);
+        turns::submit(&self.db, &new, None, &stamp(self.replica)).await
+    }
+
+    /// Submits as a replica does that has room for the turn.
+    pub async fn submit_here(&self, id: SessionId, text: &str) -> Submitted {
+        let new = self.new_turn(id, text, text);
+        turns::submit(&self.db, &new, Some(self.replica), &stamp(self.replica)).await.unwrap()
+    }
+
+    fn new_turn(&self, session_id: SessionId, request_id: &str, digest: &str) -> NewTurn {
         let message_id = MessageId::new();
-        let mut new = NewTurn {
-            tenant: &self.tenant,
+        NewTurn {
+            tenant: self.tenant.clone(),
             session_id,
             message_id,
-            request_id,
-            request_digest: digest,
-            parts: &[Part::text(request_id)],
-            metadata: &json!({}),
-            submitted: &json!({"messageId": message_id}),
-            subject: "alice",
+            request_id: request_id.to_owned(),
+            request_digest: digest.to_owned(),
+            parts: vec![Part::text(request_id)],
+            metadata: json!({}),
+            submitted: json!({"messageId": message_id}),
+            subject: "alice".to_owned(),
             trace_parent: None,
             reject: false,
             queue_limit: 3,
-        };
-        change(&mut new);
-        turns::submit(&self.db, new, &stamp(self.replica)).await
+        }
     }
 
     pub async fn claim(&self, id: SessionId) -> Claim {

@@ -150,6 +150,10 @@ impl Turn {
         &self.steps
     }
 
+    pub fn into_steps(self) -> Vec<Step> {
+        self.steps
+    }
+
     /// Whether there is nothing more to do for now, or for ever.
     pub fn rests(&self) -> bool {
         matches!(self.phase, Phase::Parked(_) | Phase::Over)

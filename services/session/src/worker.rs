@@ -3,17 +3,23 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::Semaphore,
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::{Instant, sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 use tracing::{info, warn};
 
 use crate::{
-    driver::{self, Start},
+    driver::{self, Known, Start},
     host::Host,
     ids::SessionId,
-    store,
+    store::{
+        self,
+        turns::{Claim, Context},
+    },
 };
 
 /// A wake-up that was lost costs this long.
@@ -28,12 +34,58 @@ const CLAIMS: usize = 64;
 /// How long turns that are cut off have to say so.
 const FAREWELL: Duration = Duration::from_secs(5);
 
+/// The room there is for turns on this replica.
+pub struct Places {
+    room: Arc<Semaphore>,
+    turns: TaskTracker,
+    /// Ends the turns that last longer than a drain may take.
+    cut: CancellationToken,
+}
+
+/// Room for one turn, until it is dropped.
+pub struct Place {
+    _room: OwnedSemaphorePermit,
+    _turn: TaskTrackerToken,
+}
+
+impl Places {
+    pub fn new(turns: usize) -> Places {
+        let room = Arc::new(Semaphore::new(turns));
+        Places { room, turns: TaskTracker::new(), cut: CancellationToken::new() }
+    }
+
+    /// None, where turns had better run elsewhere: it is full here, or about to stop.
+    pub fn take(&self) -> Option<Place> {
+        let room = self.room.clone().try_acquire_owned().ok()?;
+        Some(Place { _room: room, _turn: self.turns.token() })
+    }
+
+    /// Waits until there is some, and says for how many turns, up to `most`.
+    async fn free(&self, most: usize) -> usize {
+        // Closed when we stop, and then nobody asks again.
+        drop(self.room.acquire().await);
+        self.room.available_permits().clamp(1, most)
+    }
+}
+
+/// Runs a turn that was claimed.
+pub async fn work(
+    host: Arc<Host>,
+    _place: Place,
+    claim: Claim,
+    context: Context,
+    known: Option<Known>,
+) {
+    let cut = host.places.cut.clone();
+    driver::run(host, claim, context, known, Start::Claimed, cut).await;
+}
+
 /// Runs turns until `stop`, then lets those under way finish for as long as a drain may take.
 pub async fn run(host: Arc<Host>, stop: CancellationToken) {
-    let turns = TaskTracker::new();
-    let cut = CancellationToken::new();
-    stop.run_until_cancelled(claim(&host, &turns, &cut)).await;
+    stop.run_until_cancelled(claim(&host)).await;
 
+    let Places { room, turns, cut } = &host.places;
+    room.close();
     turns.close();
     if timeout(host.config.chassis.server.drain, turns.wait()).await.is_err() {
         info!(turns = turns.len(), "turns still run, cutting them off");
@@ -42,15 +94,12 @@ pub async fn run(host: Arc<Host>, stop: CancellationToken) {
     }
 }
 
-async fn claim(host: &Arc<Host>, turns: &TaskTracker, cut: &CancellationToken) {
-    let room = Arc::new(Semaphore::new(host.config.max_turns));
+async fn claim(host: &Arc<Host>) {
     let mut swept = Instant::now() - SWEEP;
     let mut connection = None;
     loop {
         // Whoever has no room leaves the turns to others.
-        let Ok(permit) = room.acquire().await else { return };
-        drop(permit);
-        let limit = CLAIMS.min(room.available_permits());
+        let limit = host.places.free(CLAIMS).await;
 
         let mut ids = match &mut connection {
             Some(open) => match host.bus.ready(open, limit).await {
@@ -76,16 +125,13 @@ async fn claim(host: &Arc<Host>, turns: &TaskTracker, cut: &CancellationToken) {
         if ids.is_empty() {
             continue;
         }
+        // Somebody may have been faster; what there is no place for any more, a sweep finds.
+        let places: Vec<_> = ids.iter().map_while(|_| host.places.take()).collect();
+        ids.truncate(places.len());
         match store::turns::claim(&host.db, host.replica, &ids).await {
             Ok(claims) => {
-                for (claim, context) in claims {
-                    let permit = room.clone().try_acquire_owned();
-                    let run =
-                        driver::run(host.clone(), claim, context, Start::Claimed, cut.clone());
-                    turns.spawn(async move {
-                        run.await;
-                        drop(permit);
-                    });
+                for ((claim, context), place) in claims.into_iter().zip(places) {
+                    tokio::spawn(work(host.clone(), place, claim, context, None));
                 }
             }
             Err(error) => {

@@ -10,7 +10,8 @@ use crate::{
     error::{Error, Result, parse},
     ids::{MessageId, SessionId},
     message::Metadata,
-    store::{self, turns::NewTurn},
+    store::turns::NewTurn,
+    submit::submit,
 };
 
 /// Stores a turn whose only purpose is a summary. It never waits: what would be summarized
@@ -32,22 +33,19 @@ pub async fn compact(
         source: "user".to_owned(),
     });
     let new = NewTurn {
-        tenant: &caller.tenant,
+        tenant: caller.tenant,
         session_id: id,
         message_id,
-        request_id,
-        request_digest: &check::digest(&request),
-        parts: &[],
-        metadata: &serde_json::to_value(&metadata).map_err(Error::Json)?,
-        submitted: &payload(&submitted)?,
-        subject: &caller.subject,
-        trace_parent: trace_parent.as_deref(),
+        request_id: request_id.to_owned(),
+        request_digest: check::digest(&request),
+        parts: vec![],
+        metadata: serde_json::to_value(&metadata).map_err(Error::Json)?,
+        submitted: payload(&submitted)?,
+        subject: caller.subject,
+        trace_parent,
         reject: true,
         queue_limit: api.host.config.max_queue,
     };
-    let turn = store::turns::submit(&api.host.db, new, &stamp(api.host.replica)).await?;
-    // A repeated call has nothing to tell anybody.
-    let ready = !turn.events.is_empty();
-    api.host.bus.publish(&caller.tenant, id, turn.events, ready);
+    let turn = submit(&api.host, new, stamp(api.host.replica)).await?;
     Ok(Response::new(pb::CompactSessionResponse { turn_id: turn.turn_id.to_string() }))
 }

@@ -6,11 +6,12 @@ use chassis::Caller;
 use proto::{event::v1::Event, session::v1 as pb};
 use tonic::{Request, Response, Status};
 
-use super::{Api, check, convert, snapshot, stamp, turns::makes_ready};
+use super::{Api, check, convert, snapshot, stamp};
 use crate::{
     error::{Result, parse},
     ids::{SessionId, TurnId},
     store::{self, messages::Window},
+    submit,
 };
 
 /// As many as a queue can be configured to hold.
@@ -113,7 +114,7 @@ pub async fn resume(
     let id = parse("session_id", &request.into_inner().session_id)?;
     let (db, stamp) = (&api.host.db, stamp(api.host.replica));
     let events = store::queue::resume(db, &caller.tenant, id, &stamp).await?;
-    let ready = events.iter().any(makes_ready);
+    let ready = events.iter().any(submit::makes_ready);
     api.host.bus.publish(&caller.tenant, id, events, ready);
     let session = store::sessions::get(db, &caller.tenant, id).await?;
     Ok(Response::new(pb::ResumeQueueResponse { session: Some(session.into()) }))

@@ -1,6 +1,6 @@
 use chassis::{auth::Kind, telemetry};
 use proto::{
-    event::v1::{Event, Payload, TurnSubmitted},
+    event::v1::{Payload, TurnSubmitted},
     session::v1::{self as pb, submit_turn_request::RunPolicy, turn_service_server::TurnService},
 };
 use tonic::{Request, Response, Status};
@@ -11,6 +11,7 @@ use crate::{
     ids::{MessageId, SessionId},
     message::Metadata,
     store::{self, turns::NewTurn},
+    submit::submit,
 };
 
 #[tonic::async_trait]
@@ -47,22 +48,20 @@ impl TurnService for Api {
             source: if request.trigger.is_some() { "trigger" } else { "user" }.to_owned(),
         });
         let new = NewTurn {
-            tenant: &caller.tenant,
+            tenant: caller.tenant,
             session_id: id,
             message_id,
-            request_id: &request_id,
-            request_digest: &digest,
-            parts: &parts,
-            metadata: &serde_json::to_value(&metadata).map_err(Error::Json)?,
-            submitted: &payload(&submitted)?,
-            subject: &caller.subject,
-            trace_parent: trace_parent.as_deref(),
+            request_id,
+            request_digest: digest,
+            parts,
+            metadata: serde_json::to_value(&metadata).map_err(Error::Json)?,
+            submitted: payload(&submitted)?,
+            subject: caller.subject,
+            trace_parent,
             reject: policy == RunPolicy::Reject,
             queue_limit: self.host.config.max_queue,
         };
-        let mut turn = store::turns::submit(&self.host.db, new, &stamp(self.host.replica)).await?;
-        let ready = turn.events.iter().any(makes_ready);
-        self.host.bus.publish(&caller.tenant, id, std::mem::take(&mut turn.events), ready);
+        let turn = submit(&self.host, new, stamp(self.host.replica)).await?;
         Ok(Response::new(convert::submitted(id, turn)))
     }
 
@@ -178,15 +177,6 @@ impl TurnService for Api {
         request: Request<pb::RejectQuestionRequest>,
     ) -> Result<Response<pb::RejectQuestionResponse>, Status> {
         actions::reject(self, request).await
-    }
-}
-
-/// Whether there is a turn to claim now: this one, or one that waited before it.
-pub fn makes_ready(event: &Event) -> bool {
-    match &event.payload {
-        Some(Payload::TurnSubmitted(submitted)) => submitted.status == "accepted",
-        Some(Payload::QueueChanged(changed)) => changed.change == "fired",
-        _ => false,
     }
 }
 

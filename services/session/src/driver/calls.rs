@@ -11,10 +11,9 @@ use proto::{
     },
 };
 use serde_json::Value;
-use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
-use super::{own, people::Ask};
+use super::{Inputs, own, people::Ask};
 use crate::{
     host::{ANSWER, Host},
     ids::ToolCallId,
@@ -29,7 +28,7 @@ pub async fn evaluate(
     id: ToolCallId,
     call: Call,
     ask: Ask,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 ) {
     let input_json = call.input_json.clone();
     let tool = call.tool.clone();
@@ -53,7 +52,7 @@ pub async fn evaluate(
             Input::Evaluated { id, decision, facts: vec![], input_json }
         }
     };
-    let _ = inputs.send(input).await;
+    let _ = inputs.send(vec![input]).await;
 }
 
 /// Runs a call and tells `inputs` about it; always ends in `ToolEnded`.
@@ -63,11 +62,11 @@ pub async fn execute(
     id: ToolCallId,
     call: Call,
     approved: bool,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 ) {
     if own::hosts(&host, &caller, &call.tool).await {
         let outcome = own::execute(&host, &caller, &call).await;
-        let _ = inputs.send(Input::ToolEnded { id, outcome }).await;
+        let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
         return;
     }
     let (mut client, peer) = host.tools();
@@ -76,13 +75,13 @@ pub async fn execute(
         Ok(response) => listen(response.into_inner(), id, &inputs).await,
         Err(status) => broken("the tool did not start", &status),
     };
-    let _ = inputs.send(Input::ToolEnded { id, outcome }).await;
+    let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
 }
 
 async fn listen(
     mut stream: Streaming<ExecuteResponse>,
     id: ToolCallId,
-    inputs: &mpsc::Sender<Input>,
+    inputs: &Inputs,
 ) -> Outcome {
     loop {
         let item = match stream.message().await {
@@ -93,7 +92,7 @@ async fn listen(
         match item {
             Some(Item::Fact(fact)) => {
                 let fact = Input::ToolFact { id, fact: storable(*fact) };
-                let _ = inputs.send(fact).await;
+                let _ = inputs.send(vec![fact]).await;
             }
             Some(Item::Outcome(ended)) => return outcome(ended),
             None => {}

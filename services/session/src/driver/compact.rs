@@ -11,7 +11,7 @@ use proto::{event::v1::CompactionCompleted, models::v1 as models};
 use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
-use super::{Driver, Ladder, model};
+use super::{Driver, Inputs, Ladder, model};
 use crate::{
     agent::{self, Agent},
     compaction::{self, Marker, Plan, View},
@@ -37,9 +37,10 @@ impl Driver {
         &mut self,
         trigger: Trigger,
         attempt: u32,
-        inputs: &mpsc::Sender<Input>,
+        inputs: &Inputs,
     ) -> Result<(), Stopped> {
         self.writer.add(|pending| pending.show("busy", String::new()));
+        self.writer.send();
         if attempt == 1 {
             *lock(&self.ladder) = Ladder::default();
         }
@@ -157,7 +158,7 @@ struct Job {
     completed: CompactionCompleted,
     agent_of_turn: String,
     ladder: Arc<Mutex<Ladder>>,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 }
 
 impl Job {
@@ -167,7 +168,7 @@ impl Job {
             Ok(summary) => Input::Compacted(Box::new(self.compaction(summary))),
             Err(failure) => Input::Failed(failure),
         };
-        let _ = self.inputs.send(end).await;
+        let _ = self.inputs.send(vec![end]).await;
     }
 
     /// Tries one way after the other; only what is too much for the summarizer leads to the next.
@@ -260,19 +261,22 @@ impl Job {
         let generate = model::generate(host, caller, request, HashSet::new(), answers);
         let listen = async {
             let mut text = String::new();
-            while let Some(input) = answer.recv().await {
-                match input {
-                    Input::Text(more) => text.push_str(&more),
-                    Input::Fact(_) => {
-                        let _ = self.inputs.send(input).await;
+            while let Some(said) = answer.recv().await {
+                for input in said {
+                    match input {
+                        Input::Text(more) => text.push_str(&more),
+                        Input::Fact(_) => {
+                            let _ = self.inputs.send(vec![input]).await;
+                        }
+                        Input::Finished(finished) => {
+                            let Finished { usage, cost_micros, .. } = finished;
+                            let summarized = Input::Summarized { usage, cost_micros };
+                            let _ = self.inputs.send(vec![summarized]).await;
+                            return Ok((text, finished));
+                        }
+                        Input::Failed(failure) => return Err(failure),
+                        _ => {}
                     }
-                    Input::Finished(finished) => {
-                        let Finished { usage, cost_micros, .. } = finished;
-                        let _ = self.inputs.send(Input::Summarized { usage, cost_micros }).await;
-                        return Ok((text, finished));
-                    }
-                    Input::Failed(failure) => return Err(failure),
-                    _ => {}
                 }
             }
             Err(Failure {

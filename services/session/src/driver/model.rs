@@ -8,21 +8,25 @@ use std::{
 };
 
 use chassis::Caller;
+use futures::StreamExt as _;
 use proto::{
     error::v1::Reason,
     models::v1::{GenerateRequest, GenerateResponse, generate_response::Item},
 };
-use tokio::{sync::mpsc, time::timeout};
+use tokio::time::timeout;
 use tonic::{Code, Status, Streaming};
 use tonic_types::StatusExt as _;
 
+use super::{Inputs, calls::storable};
 use crate::{
-    driver::calls::storable,
     host::Host,
     ids::ToolCallId,
     message::without_nul,
     turn::{Failure, Finished, Input},
 };
+
+/// How much of what has arrived is looked at together.
+const AT_ONCE: usize = 256;
 
 /// Calls the model and tells `inputs` what it says; always ends in `Finished` or `Failed`.
 pub async fn generate(
@@ -30,75 +34,113 @@ pub async fn generate(
     caller: Caller,
     request: GenerateRequest,
     read_only: HashSet<String>,
-    inputs: mpsc::Sender<Input>,
+    inputs: Inputs,
 ) {
     let silence = Duration::from_secs_f64(host.config.model_silence);
     let (mut client, peer) = host.models();
     let answer = timeout(silence, client.generate(peer.request(&caller, request)));
     let end = match answer.await {
         Ok(Ok(response)) => listen(response.into_inner(), silence, &read_only, &inputs).await,
-        Ok(Err(status)) => Input::Failed(failure(&status)),
-        Err(_) => Input::Failed(silent(silence)),
+        Ok(Err(status)) => vec![Input::Failed(failure(&status))],
+        Err(_) => vec![Input::Failed(silent(silence))],
     };
     let _ = inputs.send(end).await;
 }
 
+/// Tells what is there at once, words that follow each other as one. Returns the end.
 async fn listen(
-    mut stream: Streaming<GenerateResponse>,
+    stream: Streaming<GenerateResponse>,
     silence: Duration,
     read_only: &HashSet<String>,
-    inputs: &mpsc::Sender<Input>,
-) -> Input {
+    inputs: &Inputs,
+) -> Vec<Input> {
+    let mut stream = stream.ready_chunks(AT_ONCE);
     let mut calls = HashMap::new();
     loop {
-        let item = match timeout(silence, stream.message()).await {
-            Ok(Ok(Some(response))) => response.item,
-            Ok(Ok(None)) => {
-                return Input::Failed(Failure {
+        let responses = match timeout(silence, stream.next()).await {
+            Ok(Some(responses)) => responses,
+            Ok(None) => {
+                return vec![Input::Failed(Failure {
                     kind: "cut".into(),
                     message: "the model's answer broke off".into(),
                     transient: true,
                     retry_after: None,
-                });
+                })];
             }
-            Ok(Err(status)) => return Input::Failed(failure(&status)),
-            Err(_) => return Input::Failed(silent(silence)),
+            Err(_) => return vec![Input::Failed(silent(silence))],
         };
-        let input = match item {
-            Some(Item::Fact(fact)) => Input::Fact(storable(*fact)),
-            Some(Item::Text(delta)) => Input::Text(without_nul(delta.text)),
-            Some(Item::Reasoning(delta)) => Input::Reasoning {
-                text: without_nul(delta.text),
-                signature: without_nul(delta.signature),
-            },
-            Some(Item::ToolCallStarted(started)) => {
-                let id = ToolCallId::new();
-                calls.insert(started.index, id);
-                let read_only = read_only.contains(&started.tool);
-                Input::CallStarted { id, tool: without_nul(started.tool), read_only }
-            }
-            Some(Item::ToolCallCompleted(completed)) => match calls.get(&completed.index) {
-                Some(id) => {
-                    Input::CallCompleted { id: *id, input_json: without_nul(completed.input_json) }
+        let mut said = Vec::new();
+        for response in responses {
+            let next = match response {
+                Ok(GenerateResponse { item }) => {
+                    item.and_then(|item| input(item, read_only, &mut calls))
                 }
-                None => continue,
-            },
-            Some(Item::Finished(finished)) => {
-                return Input::Finished(Finished {
-                    finish_reason: finished.finish_reason,
-                    usage: finished.usage.unwrap_or_default(),
-                    cost_micros: finished.cost_micros,
-                    provider: finished.provider,
-                    model: finished.model,
-                });
+                Err(status) => Some(Input::Failed(failure(&status))),
+            };
+            let Some(next) = next else { continue };
+            let ends = matches!(next, Input::Finished(_) | Input::Failed(_));
+            let more = merge(said.last_mut(), next);
+            said.extend(more);
+            if ends {
+                return said;
             }
-            // The input is taken when it is complete.
-            Some(Item::ToolCallDelta(_)) | None => continue,
-        };
-        if inputs.send(input).await.is_err() {
-            return Input::Rested;
+        }
+        if !said.is_empty() && inputs.send(said).await.is_err() {
+            return vec![];
         }
     }
+}
+
+/// What an item means to the machine, if anything.
+fn input(
+    item: Item,
+    read_only: &HashSet<String>,
+    calls: &mut HashMap<i32, ToolCallId>,
+) -> Option<Input> {
+    Some(match item {
+        Item::Fact(fact) => Input::Fact(storable(*fact)),
+        Item::Text(delta) => Input::Text(without_nul(delta.text)),
+        Item::Reasoning(delta) => Input::Reasoning {
+            text: without_nul(delta.text),
+            signature: without_nul(delta.signature),
+        },
+        Item::ToolCallStarted(started) => {
+            let id = ToolCallId::new();
+            calls.insert(started.index, id);
+            let read_only = read_only.contains(&started.tool);
+            Input::CallStarted { id, tool: without_nul(started.tool), read_only }
+        }
+        Item::ToolCallCompleted(completed) => Input::CallCompleted {
+            id: *calls.get(&completed.index)?,
+            input_json: without_nul(completed.input_json),
+        },
+        Item::Finished(finished) => Input::Finished(Finished {
+            finish_reason: finished.finish_reason,
+            usage: finished.usage.unwrap_or_default(),
+            cost_micros: finished.cost_micros,
+            provider: finished.provider,
+            model: finished.model,
+        }),
+        // The input is taken when it is complete.
+        Item::ToolCallDelta(_) => return None,
+    })
+}
+
+/// Adds words to those before them; returns what is something else.
+fn merge(said: Option<&mut Input>, next: Input) -> Option<Input> {
+    match (said, next) {
+        (Some(Input::Text(text)), Input::Text(more)) => text.push_str(&more),
+        // A signature closes the reasoning before it.
+        (
+            Some(Input::Reasoning { text, signature }),
+            Input::Reasoning { text: more, signature: seal },
+        ) if signature.is_empty() => {
+            text.push_str(&more);
+            *signature = seal;
+        }
+        (_, next) => return Some(next),
+    }
+    None
 }
 
 fn silent(silence: Duration) -> Failure {

@@ -5,10 +5,10 @@ use proto::{
     session::v1::TurnView,
     tools::v1::Call,
 };
-use tokio::{sync::mpsc, time::sleep};
+use tokio::time::sleep;
 use tracing::{Instrument as _, warn};
 
-use super::{Driver, calls, people};
+use super::{Driver, Inputs, calls, people};
 use crate::{
     error::Error,
     flusher::{Stopped, Writer},
@@ -29,11 +29,7 @@ const AHEAD_BYTES: usize = 256 * 1024;
 
 impl Driver {
     /// One move of the machine.
-    pub(super) async fn take(
-        &mut self,
-        input: Input,
-        inputs: &mpsc::Sender<Input>,
-    ) -> Result<(), Stopped> {
+    pub(super) async fn take(&mut self, input: Input, inputs: &Inputs) -> Result<(), Stopped> {
         let (actions, waiting) = self.write(input);
         for action in actions {
             self.act(action, inputs).await?;
@@ -99,7 +95,7 @@ impl Driver {
     }
 
     /// Does what a move asks for beyond writing.
-    async fn act(&mut self, action: Effect, inputs: &mpsc::Sender<Input>) -> Result<(), Stopped> {
+    async fn act(&mut self, action: Effect, inputs: &Inputs) -> Result<(), Stopped> {
         while self.tasks.try_join_next().is_some() {}
         match action {
             Effect::OpenStep { message_id, attempt } => {
@@ -113,7 +109,7 @@ impl Driver {
                 self.writer.add(|pending| pending.show("retrying", message));
                 self.tasks.spawn(async move {
                     sleep(delay).await;
-                    let _ = inputs.send(Input::Rested).await;
+                    let _ = inputs.send(vec![Input::Rested]).await;
                 });
             }
             Effect::Evaluate(id) => {

@@ -5,10 +5,9 @@ use proto::{
     models::v1 as models,
     tools::v1::Tool,
 };
-use tokio::sync::mpsc;
 use tracing::Instrument as _;
 
-use super::{Driver, compact::CAUTIOUS_BYTES_PER_TOKEN, model};
+use super::{Driver, Inputs, compact::CAUTIOUS_BYTES_PER_TOKEN, model};
 use crate::{
     compaction,
     flusher::Stopped,
@@ -32,9 +31,9 @@ impl Driver {
         &mut self,
         message_id: Option<MessageId>,
         attempt: u32,
-        inputs: &mpsc::Sender<Input>,
+        inputs: &Inputs,
     ) -> Result<(), Stopped> {
-        let tools = match self.host.catalogue(&self.caller).await {
+        let tools = match self.soon(self.host.catalogue(&self.caller)).await {
             Ok(tools) => self.allowed(&tools),
             Err(status) => {
                 let failure = Failure {
@@ -55,7 +54,7 @@ impl Driver {
         let system = prompt::system(&self.agent, around);
         let view = compaction::view(&self.history, self.claim.turn_id, self.turn.steps());
         let prompt = prompt::assemble(&system, &view, &tools);
-        let size = self.size(&prompt, &tools).await;
+        let size = self.soon(self.size(&prompt, &tools)).await;
         // A step that was begun had a prompt that fits.
         if let Some(why) = size.problem.clone()
             && message_id.is_none()
@@ -65,7 +64,9 @@ impl Driver {
         }
         let message_id = message_id.unwrap_or_else(MessageId::new);
         let opened = self.opened(message_id, attempt, &system, &prompt, size);
-        self.writer.add(|pending| pending.save_prompt(system.digest, system.body));
+        if !self.host.prompts.contains_key(&(self.claim.tenant.clone(), system.digest.clone())) {
+            self.writer.add(|pending| pending.save_prompt(system.digest, system.body));
+        }
         Box::pin(self.take(opened, inputs)).await?;
         self.writer.add(|pending| pending.show("busy", String::new()));
 
@@ -90,6 +91,7 @@ impl Driver {
         let (host, caller) = (self.host.clone(), self.caller.clone());
         let generate = model::generate(host, caller, request, read_only, inputs.clone());
         self.tasks.spawn(generate.in_current_span());
+        self.asked = true;
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
-use sqlx::PgPool;
-use tokio::time::sleep;
+use sqlx::{PgConnection, PgPool};
+use tokio::time::{sleep, timeout};
 use tracing::{error, warn};
 
 use super::{
@@ -11,6 +11,7 @@ use super::{
 use crate::{
     bus::Bus,
     ids::ReplicaId,
+    lanes::SILENT,
     store::{
         events,
         flush::{self, Answer, Batch},
@@ -22,64 +23,165 @@ use crate::{
 const AWAY: Duration = Duration::from_millis(200);
 const LOCKED: Duration = Duration::from_millis(2);
 
-/// Commits what the shard's sessions have to say, for ever.
-pub async fn run(shard: Arc<Shard>, db: PgPool, bus: Bus, replica: ReplicaId) {
-    let mut carried = Vec::new();
-    loop {
-        let mut flights = mem::take(&mut carried);
-        match flights.is_empty() {
-            true => shard.worked().await,
-            false => sleep(LOCKED).await,
-        }
-        flights.extend(shard.take());
-        if !flights.is_empty() {
-            carried = commit(&shard, &db, &bus, replica, flights).await;
-        }
-    }
+/// Commits what a shard's sessions have to say.
+pub struct Committer {
+    shard: Arc<Shard>,
+    db: PgPool,
+    bus: Bus,
+    replica: ReplicaId,
+    /// Its own, for as long as it works.
+    connection: Option<PgConnection>,
 }
 
-/// Commits the flights and returns those whose rows somebody else holds right now.
-async fn commit(
-    shard: &Shard,
-    db: &PgPool,
-    bus: &Bus,
-    replica: ReplicaId,
-    flights: Vec<Flight>,
-) -> Vec<Flight> {
-    let mut carried = Vec::new();
-    let mut batches = vec![flights];
-    while let Some(mut flights) = batches.pop() {
-        let result = match batch(replica, &flights) {
-            Ok(batch) => flush::flush(db, replica, &batch).await,
-            Err(error) => Err(sqlx::Error::Encode(Box::new(error))),
-        };
-        match result {
-            Ok(answers) => {
-                let missing = settle(shard, bus, replica, flights, answers);
-                if !missing.is_empty() {
-                    carried.extend(examine(shard, db, bus, replica, missing).await);
-                }
+impl Committer {
+    pub fn new(shard: Arc<Shard>, db: PgPool, bus: Bus, replica: ReplicaId) -> Committer {
+        Committer { shard, db, bus, replica, connection: None }
+    }
+
+    pub async fn run(mut self) {
+        let mut carried = Vec::new();
+        loop {
+            let mut flights = mem::take(&mut carried);
+            match flights.is_empty() {
+                true => self.shard.worked().await,
+                false => sleep(LOCKED).await,
             }
-            // Bad data must not poison the batch: halve it until the one session is found.
-            Err(error) if is_about_data(&error) && flights.len() > 1 => {
-                let half = flights.split_off(flights.len() / 2);
-                batches.extend([flights, half]);
-            }
-            Err(error) if is_about_data(&error) => {
-                for Flight { owner, .. } in flights {
-                    error!(%error, session.id = %owner.session_id, "the data of session {} was refused", owner.session_id);
-                    shard.stop(&owner, Stopped::Refused(error.to_string()));
-                }
-            }
-            // The same flush again: its number tells whether it was already there.
-            Err(error) => {
-                warn!(%error, sessions = flights.len(), "cannot commit, trying again");
-                sleep(AWAY).await;
-                batches.push(flights);
+            flights.extend(self.shard.take());
+            if !flights.is_empty() {
+                carried = self.commit(flights).await;
             }
         }
     }
-    carried
+
+    /// Commits the flights and returns those whose rows somebody else holds right now.
+    async fn commit(&mut self, flights: Vec<Flight>) -> Vec<Flight> {
+        let mut carried = Vec::new();
+        let mut batches = vec![flights];
+        while let Some(mut flights) = batches.pop() {
+            let result = match batch(self.replica, &flights) {
+                Ok(batch) => self.flush(&batch).await,
+                Err(error) => Err(sqlx::Error::Encode(Box::new(error))),
+            };
+            match result {
+                Ok(answers) => {
+                    let missing = self.settle(flights, answers);
+                    if !missing.is_empty() {
+                        carried.extend(self.examine(missing).await);
+                    }
+                }
+                // Bad data must not poison the batch: halve it until the one session is found.
+                Err(error) if is_about_data(&error) && flights.len() > 1 => {
+                    let half = flights.split_off(flights.len() / 2);
+                    batches.extend([flights, half]);
+                }
+                Err(error) if is_about_data(&error) => {
+                    for Flight { owner, .. } in flights {
+                        error!(%error, session.id = %owner.session_id, "the data of session {} was refused", owner.session_id);
+                        self.shard.stop(&owner, Stopped::Refused(error.to_string()));
+                    }
+                }
+                // The same flush again: its number tells whether it was already there.
+                Err(error) => {
+                    warn!(%error, sessions = flights.len(), "cannot commit, trying again");
+                    sleep(AWAY).await;
+                    batches.push(flights);
+                }
+            }
+        }
+        carried
+    }
+
+    /// One round trip. A connection that fails at it is not used again.
+    async fn flush(&mut self, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.db.acquire().await?.detach(),
+        };
+        let flush = timeout(SILENT, flush::flush(&mut connection, self.replica, batch));
+        let answers = flush.await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))?;
+        self.connection = Some(connection);
+        Ok(answers)
+    }
+
+    /// Publishes what was committed and returns the flights that were not.
+    fn settle(&self, flights: Vec<Flight>, answers: Vec<Answer>) -> Vec<Flight> {
+        // By lease and not by session: a writer may have left a flush of an earlier epoch.
+        let mut answers: HashMap<_, _> =
+            answers.into_iter().map(|answer| (answer.lease, answer)).collect();
+        let mut missing = Vec::new();
+        for (lease, flight) in (0..).zip(flights) {
+            let Some(answer) = answers.remove(&lease) else {
+                missing.push(flight);
+                continue;
+            };
+            let mut committed =
+                flight.pending.into_events(&flight.owner, answer.base, self.replica);
+            let reached = answer.base + committed.len() as i64 - 1;
+            if let Some(fired) = answer.fired {
+                match events::Row::into_event(fired.0) {
+                    Ok(event) => committed.push(event),
+                    Err(error) => error!(%error, "cannot read the event that was just written"),
+                }
+            }
+            self.bus.publish(
+                &flight.owner.tenant,
+                flight.owner.session_id,
+                committed,
+                answer.ready,
+            );
+            let interrupt = answer.interrupt_turn.map(|turn_id| Interrupt {
+                turn_id,
+                subject: answer.interrupt_by.unwrap_or_default(),
+                reason: answer.interrupt_reason.unwrap_or_default(),
+            });
+            self.shard.committed(&flight.owner, Some(reached), interrupt);
+        }
+        missing
+    }
+
+    /// Finds out why flights were not written: held (again later), committed before, or lost.
+    async fn examine(&self, missing: Vec<Flight>) -> Vec<Flight> {
+        let ids: Vec<_> = missing.iter().map(|flight| flight.owner.session_id).collect();
+        let states = match flush::states(&self.db, &ids).await {
+            Ok(states) => states,
+            Err(error) => {
+                warn!(%error, "cannot tell why a flush was not written, trying again");
+                return missing;
+            }
+        };
+        let states: HashMap<_, _> =
+            states.into_iter().map(|state| (state.session_id, state)).collect();
+        let mut held = Vec::new();
+        for flight in missing {
+            let owner = &flight.owner;
+            match states.get(&owner.session_id) {
+                Some(state)
+                    if state.epoch == owner.epoch
+                        && state.flush_no == owner.flush_no
+                        && state.owner == Some(self.replica) =>
+                {
+                    held.push(flight);
+                }
+                // The connection broke after the commit. Readers find the events by the poll.
+                Some(state)
+                    if state.epoch == owner.epoch && state.flush_no == owner.flush_no + 1 =>
+                {
+                    self.bus.publish(
+                        &owner.tenant,
+                        owner.session_id,
+                        vec![],
+                        flight.pending.lets_go(),
+                    );
+                    self.shard.committed(owner, None, None);
+                }
+                _ => {
+                    warn!(session.id = %owner.session_id, "session {} was taken over", owner.session_id);
+                    self.shard.stop(owner, Stopped::Lost);
+                }
+            }
+        }
+        held
+    }
 }
 
 fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch, serde_json::Error> {
@@ -88,83 +190,6 @@ fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch, serde_json::Er
         flight.pending.write(&mut batch, lease, &flight.owner)?;
     }
     Ok(batch)
-}
-
-/// Publishes what was committed and returns the flights that were not.
-fn settle(
-    shard: &Shard,
-    bus: &Bus,
-    replica: ReplicaId,
-    flights: Vec<Flight>,
-    answers: Vec<Answer>,
-) -> Vec<Flight> {
-    // By lease and not by session: a writer may have left a flush of an earlier epoch.
-    let mut answers: HashMap<_, _> =
-        answers.into_iter().map(|answer| (answer.lease, answer)).collect();
-    let mut missing = Vec::new();
-    for (lease, flight) in (0..).zip(flights) {
-        let Some(answer) = answers.remove(&lease) else {
-            missing.push(flight);
-            continue;
-        };
-        let mut committed = flight.pending.into_events(&flight.owner, answer.base, replica);
-        if let Some(fired) = answer.fired {
-            match events::Row::into_event(fired.0) {
-                Ok(event) => committed.push(event),
-                Err(error) => error!(%error, "cannot read the event that was just written"),
-            }
-        }
-        bus.publish(&flight.owner.tenant, flight.owner.session_id, committed, answer.ready);
-        let interrupt = answer.interrupt_turn.map(|turn_id| Interrupt {
-            turn_id,
-            subject: answer.interrupt_by.unwrap_or_default(),
-            reason: answer.interrupt_reason.unwrap_or_default(),
-        });
-        shard.committed(&flight.owner, interrupt);
-    }
-    missing
-}
-
-/// Finds out why flights were not written: held (again later), committed before, or lost.
-async fn examine(
-    shard: &Shard,
-    db: &PgPool,
-    bus: &Bus,
-    replica: ReplicaId,
-    missing: Vec<Flight>,
-) -> Vec<Flight> {
-    let ids: Vec<_> = missing.iter().map(|flight| flight.owner.session_id).collect();
-    let states = match flush::states(db, &ids).await {
-        Ok(states) => states,
-        Err(error) => {
-            warn!(%error, "cannot tell why a flush was not written, trying again");
-            return missing;
-        }
-    };
-    let states: HashMap<_, _> = states.into_iter().map(|state| (state.session_id, state)).collect();
-    let mut held = Vec::new();
-    for flight in missing {
-        let owner = &flight.owner;
-        match states.get(&owner.session_id) {
-            Some(state)
-                if state.epoch == owner.epoch
-                    && state.flush_no == owner.flush_no
-                    && state.owner == Some(replica) =>
-            {
-                held.push(flight);
-            }
-            // The connection broke after the commit. Readers find the events by the poll.
-            Some(state) if state.epoch == owner.epoch && state.flush_no == owner.flush_no + 1 => {
-                bus.publish(&owner.tenant, owner.session_id, vec![], flight.pending.lets_go());
-                shard.committed(owner, None);
-            }
-            _ => {
-                warn!(session.id = %owner.session_id, "session {} was taken over", owner.session_id);
-                shard.stop(owner, Stopped::Lost);
-            }
-        }
-    }
-    held
 }
 
 /// Whether Postgres objects to what we store, so that asking again cannot help. Passing are

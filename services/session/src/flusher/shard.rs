@@ -8,7 +8,7 @@ use sqlx::PgPool;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::{Signal, Stopped, commit};
+use super::{Signal, Stopped, commit::Committer};
 use crate::{
     bus::Bus,
     ids::{ReplicaId, SessionId},
@@ -41,6 +41,8 @@ struct Slot {
     /// How many flushes were begun, and how many of them are committed.
     taken: u64,
     committed: u64,
+    /// The last event that is committed, if this process saw its commit.
+    reached: Option<i64>,
     waiting: Vec<(u64, oneshot::Sender<Result<(), Stopped>>)>,
     stopped: Option<Stopped>,
     signals: watch::Sender<Signal>,
@@ -55,7 +57,8 @@ pub struct Flight {
 impl Shard {
     pub fn start(db: PgPool, bus: Bus, replica: ReplicaId, done: CancellationToken) -> Arc<Shard> {
         let shard = Arc::new(Shard { slots: Mutex::default(), work: Notify::new() });
-        tokio::spawn(done.run_until_cancelled_owned(commit::run(shard.clone(), db, bus, replica)));
+        let committer = Committer::new(shard.clone(), db, bus, replica);
+        tokio::spawn(done.run_until_cancelled_owned(committer.run()));
         shard
     }
 
@@ -71,6 +74,7 @@ impl Shard {
             in_line: false,
             taken: 0,
             committed: 0,
+            reached: None,
             waiting: vec![],
             stopped: None,
             signals,
@@ -94,9 +98,11 @@ impl Shard {
             return 0;
         }
         add(&mut slot.pending);
-        let bytes = slot.pending.bytes();
-        self.line_up(&mut slots, id);
-        bytes
+        slot.pending.bytes()
+    }
+
+    pub fn send(&self, id: SessionId) {
+        self.line_up(&mut self.slots(), id);
     }
 
     pub fn discard(&self, id: SessionId) {
@@ -121,6 +127,7 @@ impl Shard {
             }
             let (told, answer) = oneshot::channel();
             slot.waiting.push((last, told));
+            self.line_up(&mut slots, id);
             answer
         };
         answer.await.unwrap_or(Err(Stopped::Lost))
@@ -166,7 +173,11 @@ impl Shard {
         }
     }
 
-    pub fn committed(&self, owner: &Owner, interrupt: Option<Interrupt>) {
+    pub fn reached(&self, id: SessionId) -> Option<i64> {
+        self.slots().by_session.get(&id)?.reached
+    }
+
+    pub fn committed(&self, owner: &Owner, reached: Option<i64>, interrupt: Option<Interrupt>) {
         let mut slots = self.slots();
         let Some(slot) = slots.by_session.get_mut(&owner.session_id) else { return };
         if slot.owner.epoch != owner.epoch {
@@ -174,6 +185,7 @@ impl Shard {
         }
         slot.committed += 1;
         slot.owner.flush_no += 1;
+        slot.reached = reached;
         let committed = slot.committed;
         for (_, told) in slot.waiting.extract_if(.., |(last, _)| *last <= committed) {
             let _ = told.send(Ok(()));

@@ -8,8 +8,9 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::*;
 use crate::{
-    hub::{Hub, Notice},
-    ids::MessageId,
+    hub::Hub,
+    ids::{MessageId, ReplicaId},
+    readers::Notice,
     store::turns::Interrupt,
     store::{events, replicas},
     testing::{World, completed, delta, pending, started, step, texts},
@@ -29,10 +30,14 @@ struct Running {
 async fn running(db: PgPool, redis_url: &str) -> Running {
     let world = World::new(db).await;
     let stop = CancellationToken::new();
-    let redis = Redis::new(&chassis::redis::Args { redis_url: redis_url.into() }).unwrap();
-    let bus = Bus::start(redis, stop.clone());
+    let redis = Redis::new(&redis_args(redis_url)).unwrap();
+    let bus = Bus::start(redis, world.replica, stop.clone());
     let flusher = Flusher::start(&world.db, &bus, world.replica, 1, &stop);
     Running { world, flusher, bus, _stop: stop.clone().drop_guard(), stop }
+}
+
+fn redis_args(url: &str) -> chassis::redis::Args {
+    chassis::redis::Args { redis_url: url.into() }
 }
 
 /// Redis is away: nothing here needs it.
@@ -219,26 +224,30 @@ async fn an_interrupt_comes_back_with_the_next_flush(db: PgPool) {
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
 async fn what_is_committed_is_published_as_a_reload_shows_it(db: PgPool) {
-    let Running { world, flusher, bus, stop, _stop } =
-        running(db, &std::env::var("REDIS_URL").unwrap()).await;
+    let redis_url = std::env::var("REDIS_URL").unwrap();
+    let Running { world, flusher, bus, stop, _stop } = running(db, &redis_url).await;
     let claim = world.claimed().await;
     let id = claim.session_id;
     world.submit(id, "second").await;
-    let hub = Hub::start(&bus, world.db.clone(), stop);
-    let mut listener = hub.listen(id).await;
+    let redis = Redis::new(&redis_args(&redis_url)).unwrap();
+    let elsewhere = Bus::start(redis, ReplicaId::new(), stop.clone());
+    let hubs = [bus, elsewhere].map(|bus| Hub::start(&bus, world.db.clone(), stop.clone()));
+    let mut listeners = [hubs[0].listen(id).await, hubs[1].listen(id).await];
 
     let writer = flusher.writer(&claim);
     end(&writer);
     writer.flush().await.unwrap();
-    let published = loop {
-        let notice = timeout(Duration::from_secs(10), listener.notices.recv()).await.unwrap();
-        if let Notice::Events(events) = notice.unwrap() {
-            break events;
-        }
-    };
-    // The end, and that the next turn goes.
-    assert_eq!(published.len(), 2);
-    assert_eq!(*published, *events::after(&world.db, id, 5, 10).await.unwrap());
+    for listener in &mut listeners {
+        let published = loop {
+            let notice = timeout(Duration::from_secs(10), listener.notices.recv()).await.unwrap();
+            if let Notice::Events(events) = notice.unwrap() {
+                break events;
+            }
+        };
+        // The end, and that the next turn goes.
+        assert_eq!(published.len(), 2);
+        assert_eq!(*published, *events::after(&world.db, id, 5, 10).await.unwrap());
+    }
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

@@ -128,7 +128,7 @@ pub async fn rows(
 ) -> Result<Vec<Row>> {
     let rows = sqlx::query!(
         r#"
-        select to_jsonb(e) as "row!: Json<Row>"
+        select to_json(e) as "row!: Json<Row>"
         from (
             select e.*, sum(octet_length(e.payload::text) + 300)
                        over (order by e.seq rows between unbounded preceding and 1 preceding) as before

@@ -7,7 +7,7 @@ use proto::{
 };
 use serde::Serialize;
 use serde_json::{Value, value::RawValue};
-use sqlx::{PgPool, types::Json};
+use sqlx::{PgExecutor, types::Json};
 
 use crate::{
     ids::{ActionId, MessageId, PartId, ReplicaId, SessionId, StepId, ToolCallId, TurnId},
@@ -178,7 +178,7 @@ pub struct Answer {
 
 /// Commits a batch. Sessions that are missing from the answer were not written.
 pub async fn flush(
-    db: &PgPool,
+    db: impl PgExecutor<'_>,
     owner: ReplicaId,
     batch: &Batch,
 ) -> Result<Vec<Answer>, sqlx::Error> {
@@ -205,7 +205,7 @@ pub struct State {
     pub flush_no: i64,
 }
 
-pub async fn states(db: &PgPool, ids: &[SessionId]) -> Result<Vec<State>, sqlx::Error> {
+pub async fn states(db: impl PgExecutor<'_>, ids: &[SessionId]) -> Result<Vec<State>, sqlx::Error> {
     sqlx::query_as!(
         State,
         r#"

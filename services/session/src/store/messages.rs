@@ -1,6 +1,5 @@
 use std::collections::HashMap;
 
-use chassis::Tenant;
 use jiff_sqlx::Timestamp as Time;
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +8,6 @@ use sqlx::{PgConnection, types::Json};
 use crate::{
     error::Result,
     ids::{MessageId, PartId, SessionId, TurnId},
-    memory,
     message::{Message, Metadata, Part, Role},
 };
 
@@ -172,27 +170,15 @@ pub async fn page(
 const VISIBLE: i64 = 10_000;
 const VISIBLE_BYTES: i64 = 8 * 1024 * 1024;
 
-/// How many memories of each scope a prompt lists.
-const INDEX: i64 = 100;
-
-/// Whose turn it is, and so whose memories it knows of.
-#[derive(Debug, Clone, Copy)]
-pub struct Whose<'a> {
-    pub tenant: &'a Tenant,
-    pub subject: &'a str,
-    pub project: &'a str,
-}
-
-/// What a turn has to know before it begins, in one question: the messages that the model can
-/// see, that is, everything since the last compaction and what it kept, and always all of the
-/// turn itself; and the index of the memories.
+/// The messages that the model can see: everything since the last compaction and what it kept,
+/// and always all of the turn itself.
 pub async fn visible(
     db: &mut PgConnection,
     session_id: SessionId,
     turn_id: TurnId,
-    whose: Whose<'_>,
-) -> Result<(Vec<Stored>, Vec<memory::Line>)> {
-    let rows = sqlx::query!(
+) -> Result<Vec<Stored>> {
+    let mut messages = sqlx::query_as!(
+        Stored,
         r#"
         with marker as (
             select m.position, m.turn_id, p.data_json ->> 'tail_start_id' as tail
@@ -223,32 +209,16 @@ pub async fn visible(
             order by m.position desc
             limit $3
         )
-        select m.id as "id!: MessageId", m.turn_id as "turn_id!: TurnId", to_jsonb(m.role) as "role!: Json<Role>",
-               m.status as "status!", m.synthetic as "synthetic!", m.position,
-               m.metadata_json as "metadata!: Json<Value>", m.created_at as "created_at!: Time",
-               m.hidden_at as "hidden_at: Time",
+        select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
+               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", count(*) over () as "found!",
                coalesce((
-                   select jsonb_agg(jsonb_build_object(
+                   select json_agg(json_build_object(
                        'index', p.index, 'id', p.id, 'type', p.type, 'data', p.data_json,
                        'folded_seq', p.folded_seq) order by p.index)
                    from session.chat_parts p
                    where p.session_id = m.session_id and p.message_id = m.id
-               ), '[]') as "parts!: Json<Vec<PartRow>>",
-               -- Once for all rows, of which there is at least one: what the turn asks for.
-               case when row_number() over (order by m.position) = 1 then (
-                   select jsonb_agg(jsonb_build_object(
-                       'scope', n.scope, 'name', n.name, 'description', n.description)
-                       order by n.scope, n.name)
-                   from (
-                       (select scope, name, description from session.memory
-                        where tenant_id = $5 and scope = 'user' and owner = $6
-                        order by name limit $8)
-                       union all
-                       (select scope, name, description from session.memory
-                        where tenant_id = $5 and scope = 'project' and owner = $7
-                        order by name limit $8)
-                   ) n
-               ) end as "memories: Json<Vec<memory::Line>>"
+               ), '[]'::json) as "parts!: _"
         from (
             select s.*, sum(s.bytes) over (order by s.position desc) as bytes_since from seen s
         ) m
@@ -259,33 +229,11 @@ pub async fn visible(
         turn_id as _,
         VISIBLE,
         VISIBLE_BYTES,
-        whose.tenant as _,
-        whose.subject,
-        whose.project,
-        INDEX,
     )
     .fetch_all(&mut *db)
     .await?;
-    let found = rows.len() as i64;
-    let (mut messages, mut memories) = (Vec::with_capacity(rows.len()), Vec::new());
-    for row in rows {
-        memories.extend(row.memories.into_iter().flat_map(|lines| lines.0));
-        messages.push(Stored {
-            id: row.id,
-            turn_id: row.turn_id,
-            role: row.role,
-            status: row.status,
-            synthetic: row.synthetic,
-            position: row.position,
-            metadata: row.metadata,
-            created_at: row.created_at,
-            hidden_at: row.hidden_at,
-            parts: row.parts,
-            found,
-        });
-    }
     unfold(db, session_id, &mut messages).await?;
-    Ok((messages, memories))
+    Ok(messages)
 }
 
 /// Adds what the log says beyond what the rows of growing parts hold.

@@ -11,6 +11,7 @@ use sqlx::{PgExecutor, PgPool, types::Json};
 use crate::{
     error::{Error, Result},
     ids::{MessageId, PartId, ReplicaId, SessionId, ToolCallId, TurnId, WorkspaceId},
+    memory,
     message::Part,
     store::{events, queue},
 };
@@ -48,18 +49,18 @@ impl Trace {
 }
 
 #[derive(Debug)]
-pub struct NewTurn<'a> {
-    pub tenant: &'a Tenant,
+pub struct NewTurn {
+    pub tenant: Tenant,
     pub session_id: SessionId,
     pub message_id: MessageId,
-    pub request_id: &'a str,
-    pub request_digest: &'a str,
-    pub parts: &'a [Part],
-    pub metadata: &'a Value,
+    pub request_id: String,
+    pub request_digest: String,
+    pub parts: Vec<Part>,
+    pub metadata: Value,
     /// The payload of `turn.submitted`; its status is decided under the lock.
-    pub submitted: &'a Value,
-    pub subject: &'a str,
-    pub trace_parent: Option<&'a str>,
+    pub submitted: Value,
+    pub subject: String,
+    pub trace_parent: Option<String>,
     /// Refuse rather than queue.
     pub reject: bool,
     pub queue_limit: i32,
@@ -76,10 +77,18 @@ pub struct Submitted {
     pub submitted_at: Time,
     /// What is to be published. Empty for a repeated call.
     pub events: Vec<Event>,
+    /// What can run now, if it was claimed at once.
+    pub claimed: Option<(Claim, Context)>,
 }
 
-/// Stores a message and the turn it asks for, once per request id.
-pub async fn submit(db: impl PgExecutor<'_>, new: NewTurn<'_>, stamp: &Stamp) -> Result<Submitted> {
+/// Stores a message and the turn it asks for, once per request id. A `claimant` is a replica
+/// that has room, and gets the session if it is ready then.
+pub async fn submit(
+    db: impl PgExecutor<'_>,
+    new: &NewTurn,
+    claimant: Option<ReplicaId>,
+    stamp: &Stamp,
+) -> Result<Submitted> {
     #[derive(Serialize)]
     struct NewPart {
         index: usize,
@@ -101,10 +110,12 @@ pub async fn submit(db: impl PgExecutor<'_>, new: NewTurn<'_>, stamp: &Stamp) ->
     let row = sqlx::query!(
         r#"
         select outcome as "outcome!", turn_id as "turn_id: TurnId", message_id as "message_id: MessageId", status,
-               queue_position, sequence, submitted_at as "submitted_at: Time", events as "events: Json<Vec<events::Row>>"
-        from session.submit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+               queue_position, sequence, submitted_at as "submitted_at: Time", events as "events: Json<Vec<events::Row>>",
+               claim as "claim: Json<ClaimRow>"
+        from session.submit_and_claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
         "#,
-        new.tenant as _,
+        claimant as _,
+        &new.tenant as _,
         new.session_id as _,
         new.message_id as _,
         new.message_id.turn() as _,
@@ -124,7 +135,7 @@ pub async fn submit(db: impl PgExecutor<'_>, new: NewTurn<'_>, stamp: &Stamp) ->
     let id = new.session_id;
     match row.outcome.as_str() {
         "not_found" => return Err(Error::SessionNotFound(id)),
-        "reused" => return Err(Error::RequestIdReused(new.request_id.to_owned())),
+        "reused" => return Err(Error::RequestIdReused(new.request_id.clone())),
         "busy" => return Err(Error::SessionBusy { id, turn_id: row.turn_id }),
         "full" => return Err(Error::QueueFull { id, limit: new.queue_limit }),
         _ => {}
@@ -139,6 +150,7 @@ pub async fn submit(db: impl PgExecutor<'_>, new: NewTurn<'_>, stamp: &Stamp) ->
         sequence: row.sequence.ok_or_else(missing)?,
         submitted_at: row.submitted_at.ok_or_else(missing)?,
         events: events::decode(events)?,
+        claimed: row.claim.map(|Json(row)| (row.claim, row.context)),
     })
 }
 
@@ -212,14 +224,23 @@ pub async fn of(
 }
 
 /// A session this replica owns, for one turn.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Deserialize)]
 pub struct Claim {
     pub session_id: SessionId,
+    #[serde(rename = "tenant_id")]
     pub tenant: Tenant,
     pub turn_id: TurnId,
     pub epoch: i64,
     pub flush_no: i64,
     pub attempts: i32,
+}
+
+/// A row of `session.claim`.
+#[derive(Debug, Deserialize)]
+struct ClaimRow {
+    #[serde(flatten)]
+    claim: Claim,
+    context: Context,
 }
 
 /// What a worker must know about a turn beside the messages.
@@ -238,6 +259,8 @@ pub struct Context {
     pub actions: Vec<Decided>,
     /// What people decided for more than one call.
     pub rules: Vec<Rule>,
+    /// The index of what is remembered for its person and its project.
+    pub memories: Vec<memory::Line>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -70,19 +70,23 @@ async fn who_has_counted_since_is_not_buried(db: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
-async fn a_claim_waits_for_the_judge_and_then_finds_itself_dead(db: PgPool) {
+async fn what_somebody_claims_while_it_is_buried_is_found_by_the_next_heartbeat(db: PgPool) {
     let world = World::new(db).await;
+    let judge = world.another_replica().await;
     let id = world.session().await;
     world.submit(id, "hello").await;
 
-    let mut judge = world.db.begin().await.unwrap();
-    replicas::leave(&mut *judge, world.replica).await.unwrap();
-    let (db, replica) = (world.db.clone(), world.replica);
-    let claim = tokio::spawn(async move { turns::claim(&db, replica, &[id]).await.unwrap() });
-    waits_for_a_lock(&world.db).await;
-    judge.commit().await.unwrap();
-    assert!(claim.await.unwrap().is_empty());
-    assert_eq!(world.state(id).await.status, "ready");
+    let mut burial = world.db.begin().await.unwrap();
+    replicas::leave(&mut *burial, world.replica).await.unwrap();
+    world.claim(id).await;
+    burial.commit().await.unwrap();
+    assert!(turns::claim(&world.db, world.replica, &[id]).await.unwrap().is_empty());
+
+    let peers = replicas::beat(&world.db, judge).await.unwrap().unwrap();
+    let buried = peers.iter().find(|peer| peer.id == world.replica).unwrap();
+    assert!(buried.dead && buried.owns);
+    let adopted = replicas::adopt(&world.db, judge, id, world.replica).await;
+    assert!(matches!(adopted.unwrap(), Adopted::Ready));
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

@@ -262,7 +262,7 @@ async fn reads_end_where_they_get_too_large_and_go_on_from_there(db: PgPool) {
         let name = format!("request-{number}");
         world
             .try_submit(id, &name, &name, |new| {
-                new.parts = Box::leak(Box::new([Part::text(text)]));
+                new.parts = vec![Part::text(text)];
                 new.queue_limit = 10;
             })
             .await

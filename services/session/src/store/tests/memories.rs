@@ -8,7 +8,7 @@ use crate::{
     pending::Owner,
     store::{
         memories::{Fence, delete, list, read, write},
-        messages::{self, Whose},
+        messages, turns,
     },
     testing::{World, completed, pending, started},
     turn::{Ending, Step},
@@ -82,24 +82,26 @@ async fn an_owner_that_lost_its_session_cannot_write_memories(db: PgPool) {
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
 async fn a_turn_begins_with_the_index_of_its_users_memories(db: PgPool) {
     let world = World::new(db.clone()).await;
-    let claim = world.claimed().await;
-    let mut connection = db.acquire().await.unwrap();
-    for (scope, owner) in [(Scope::User, "alice"), (Scope::User, "bob"), (Scope::Project, "garden")]
-    {
-        let shelf = Shelf { tenant: world.tenant.clone(), scope, owner: owner.into() };
-        write(&db, &shelf, &note("tea", ""), None).await.unwrap();
-    }
-    for (project, expected) in [
-        ("garden", &[(Scope::Project, "tea"), (Scope::User, "tea")][..]),
-        ("kitchen", &[(Scope::User, "tea")]),
+    let id = world.session().await;
+    world.submit(id, "hello").await;
+    let project: String = sqlx::query_scalar("select workspace_id from session.chat_sessions")
+        .fetch_one(&db)
+        .await
+        .unwrap();
+    for (scope, owner) in [
+        (Scope::User, "alice"),
+        (Scope::User, "bob"),
+        (Scope::Project, &project),
+        (Scope::Project, "kitchen"),
     ] {
-        let whose = Whose { tenant: &world.tenant, subject: "alice", project };
-        let (_, lines) = messages::visible(&mut connection, claim.session_id, claim.turn_id, whose)
-            .await
-            .unwrap();
-        let lines: Vec<_> = lines.iter().map(|line| (line.scope, &line.name[..])).collect();
-        assert_eq!(lines, expected);
+        let shelf = Shelf { tenant: world.tenant.clone(), scope, owner: owner.into() };
+        write(&db, &shelf, &note(&format!("tea of {owner}"), ""), None).await.unwrap();
     }
+    let (_, context) = turns::claim(&db, world.replica, &[id]).await.unwrap().remove(0);
+    let lines = context.memories.iter().map(|line| (line.scope, line.name.clone()));
+    let expected =
+        [(Scope::Project, format!("tea of {project}")), (Scope::User, "tea of alice".into())];
+    assert_eq!(lines.collect::<Vec<_>>(), expected);
 }
 
 /// Runs a turn that says `text`, and compacts before it does if there is a marker.
@@ -127,14 +129,10 @@ async fn turn(world: &World, id: SessionId, text: &str, marker: Option<Marker>) 
     submitted.turn_id
 }
 
-fn alice(world: &World) -> Whose<'_> {
-    Whose { tenant: &world.tenant, subject: "alice", project: "garden" }
-}
-
 /// What a new turn would know: one word per message.
 async fn visible(world: &World, id: SessionId) -> Vec<String> {
     let mut db = world.db.acquire().await.unwrap();
-    let (stored, _) = messages::visible(&mut db, id, TurnId::new(), alice(world)).await.unwrap();
+    let stored = messages::visible(&mut db, id, TurnId::new()).await.unwrap();
     let word = |part: Part| match part {
         Part::Text(text) => text.text,
         other => other.kind(),
@@ -193,6 +191,6 @@ async fn a_turn_loads_no_more_than_a_model_could_read(db: PgPool) {
     assert_eq!(visible(&world, id).await, ["b", "re b"]);
     let mut connection = db.acquire().await.unwrap();
     // The turn itself is always there.
-    let (stored, _) = messages::visible(&mut connection, id, first, alice(&world)).await.unwrap();
+    let stored = messages::visible(&mut connection, id, first).await.unwrap();
     assert_eq!(stored.len(), 4);
 }

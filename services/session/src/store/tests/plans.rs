@@ -165,8 +165,7 @@ async fn read(world: &World, id: SessionId, turn_id: TurnId) {
         messages::load(&mut connection, id, window, false).await.unwrap();
     }
     snapshot::turns(&mut connection, id, 10).await.unwrap();
-    let whose = messages::Whose { tenant: &world.tenant, subject: "alice", project: "garden" };
-    let (seen, _) = messages::visible(&mut connection, id, turn_id, whose).await.unwrap();
+    let seen = messages::visible(&mut connection, id, turn_id).await.unwrap();
     assert_eq!(seen.len(), 3);
     assert_eq!(snapshot::queue(&mut connection, id).await.unwrap().len(), 1);
 }

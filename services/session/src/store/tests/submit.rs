@@ -5,7 +5,10 @@ use crate::{
     error::Error,
     ids::SessionId,
     pending::Owner,
-    store::sessions::{self, Filter},
+    store::{
+        replicas,
+        sessions::{self, Filter},
+    },
     testing::{World, completed, pending},
     turn::Ending,
 };
@@ -52,6 +55,31 @@ async fn a_turn_of_an_idle_session_is_ready_at_once(db: PgPool) {
         user at 3 rank - accepted
     "#]]
     .assert_eq(&world.messages(id).await);
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn who_has_room_gets_the_turn_with_its_submission(db: PgPool) {
+    let world = World::new(db).await;
+    let id = world.session().await;
+    let turn = world.submit_here(id, "hello").await;
+    let (claim, context) = turn.claimed.unwrap();
+    assert_eq!((claim.session_id, claim.turn_id, claim.epoch), (id, turn.turn_id, 1));
+    assert_eq!((claim.attempts, context.subject.as_str()), (1, "alice"));
+    let state = world.state(id).await;
+    assert_eq!((state.status.as_str(), state.owner), ("busy", Some(world.replica)));
+
+    assert!(world.submit_here(id, "hello").await.claimed.is_none(), "the same once more");
+    let second = world.submit_here(id, "second").await;
+    assert_eq!((second.status.as_str(), second.claimed.is_none()), ("queued", true));
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn who_is_dead_may_submit_and_gets_nothing_to_do(db: PgPool) {
+    let world = World::new(db).await;
+    let id = world.session().await;
+    replicas::leave(&world.db, world.replica).await.unwrap();
+    assert!(world.submit_here(id, "hello").await.claimed.is_none());
+    assert_eq!(world.state(id).await.status, "ready");
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

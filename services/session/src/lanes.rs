@@ -1,0 +1,82 @@
+//! Connections for the statements that every turn needs.
+//!
+//! sqlx' pool asks a connection whether it lives when it hands it out and again when it gets it
+//! back: three round trips for one statement. Here only those are asked that rested for a while
+//! or whose last statement did not end well. In exchange no statement waits for ever.
+
+use std::{mem, time::Duration};
+
+use deadpool::{
+    Runtime,
+    managed::{Manager, Metrics, Pool, RecycleResult},
+};
+use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgConnectOptions};
+use tokio::time::timeout;
+
+use crate::error::{Error, Result};
+
+/// Whoever was fine so recently still is.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How long to wait for a connection that is free, that is new, or that should say it lives.
+const FREE: Duration = Duration::from_secs(5);
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a statement may take before its connection is given up. Postgres itself gives up
+/// on statements earlier; this is for a connection on which nothing comes any more.
+pub const SILENT: Duration = Duration::from_secs(20);
+
+#[derive(Clone)]
+pub struct Lanes(Pool<Connector>);
+
+struct Connector(PgConnectOptions);
+
+struct Lane {
+    connection: PgConnection,
+    /// Its last statement ended well.
+    trusted: bool,
+}
+
+impl Lanes {
+    /// To the same database as the pool, beside it.
+    pub fn new(db: &PgPool, connections: usize) -> anyhow::Result<Lanes> {
+        let options = db.connect_options().as_ref().clone();
+        let pool = Pool::builder(Connector(options))
+            .max_size(connections)
+            .wait_timeout(Some(FREE))
+            .create_timeout(Some(FREE))
+            .recycle_timeout(Some(ALIVE))
+            .runtime(Runtime::Tokio1)
+            .build()?;
+        Ok(Lanes(pool))
+    }
+
+    /// Runs one statement.
+    pub async fn run<T>(
+        &self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
+    ) -> Result<T> {
+        let mut lane = self.0.get().await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let answer = timeout(SILENT, statement(&mut lane.connection)).await;
+        let answer = answer.unwrap_or_else(|silent| Err(sqlx::Error::Io(silent.into()).into()));
+        lane.trusted = !matches!(answer, Err(Error::Database(_)));
+        answer
+    }
+}
+
+impl Manager for Connector {
+    type Type = Lane;
+    type Error = sqlx::Error;
+
+    async fn create(&self) -> Result<Lane, sqlx::Error> {
+        let connection = PgConnection::connect_with(&self.0).await?;
+        Ok(Lane { connection, trusted: false })
+    }
+
+    async fn recycle(&self, lane: &mut Lane, metrics: &Metrics) -> RecycleResult<sqlx::Error> {
+        if !mem::take(&mut lane.trusted) || metrics.last_used() > FRESH {
+            lane.connection.ping().await?;
+        }
+        Ok(())
+    }
+}
