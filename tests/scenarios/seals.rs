@@ -7,9 +7,10 @@ async fn seals_verify_and_what_is_altered_is_found() {
     let plan = Fleet::plan().env_of(Service::Session, "SWEEP", "0.2").replicas(Service::Session, 2);
     let mut world = World::planned(plan).await;
     let session = world.client("acme").await.create_session().await;
-    session
-        .run("think Hm.\nsay One.\ncall bash {\"command\": \"echo two\"}\n---\nsay Three.")
-        .await;
+    let script = "think Hm.\nsay One.\ncall bash {\"command\": \"echo two\"}\n---\nsay Three.";
+    // Each turn gets a seal of its own.
+    let first = session.run(script).await.last().unwrap().sequence;
+    session.sealed(first).await;
     let last = session.run("fail auth").await.last().unwrap().sequence;
     let verified = session.sealed(last).await;
     assert!(verified.intact, "{verified:?}");

@@ -10,9 +10,10 @@ use tonic::Streaming;
 async fn a_tenant_is_watched_across_replicas() {
     let plan = Fleet::plan().replicas(Service::Session, 2);
     let mut world = World::planned(plan).await;
-    let one = world.client("acme").await;
+    // Tenants of its own: news has no database, and other tests share the Redis.
+    let one = world.client("watched").await;
     let other = one.at(&mut world.fleet, 1);
-    let stranger = world.client("umbrella").await;
+    let stranger = world.client("unwatched").await;
     let mut watchers = [watch(&one).await, watch(&other).await];
     let mut strange = watch(&stranger).await;
 

@@ -232,7 +232,7 @@ async fn the_last_thing_a_process_did_is_kept() {
     let (mut world, wire) = wired().await;
     let client = world.client("acme").await;
     nobody_heard_the_submission(&client, &wire).await;
-    the_claim_was_never_answered(&client, &wire).await;
+    the_claim_was_never_answered(&mut world, &client, &wire).await;
     the_submission_was_never_pushed(&mut world, &client, &wire).await;
     the_claim_was_the_last_thing(&mut world, &client, &wire).await;
     the_end_was_never_published(&mut world, &client, &wire).await;
@@ -258,15 +258,24 @@ async fn nobody_heard_the_submission(client: &Client, wire: &Proxy) {
 }
 
 /// A replica owns a session and does not know it.
-async fn the_claim_was_never_answered(client: &Client, wire: &Proxy) {
+async fn the_claim_was_never_answered(world: &mut World, client: &Client, wire: &Proxy) {
     let session = client.create_session().await;
+    let turn = queued(world, &session, "say Found.").await;
     wire.lose_answer_to(claim_of(&session));
-    let turn = session.submit("say Found.").await;
+    world.fleet.get(Service::Models).resume().unwrap();
     soon("the claim is lost", wire.sprung()).await;
     let mut reader = Reader::new(&session, std::slice::from_ref(client));
     soon("the turn runs", reader.until_ended(&turn.turn_id)).await;
-    assert_eq!(text_of(&reader.seen), "Found.");
+    assert_eq!(text_of(&reader.seen), "First.Found.");
     assert_eq!(count(&reader.seen, "turn.started", &turn.turn_id), 1);
+}
+
+/// A turn behind another one, whose model does not answer yet: whoever submits to a session at
+/// rest gets the turn with it, and nobody claims.
+async fn queued(world: &mut World, session: &Session, script: &str) -> Turn {
+    world.fleet.get(Service::Models).pause().unwrap();
+    session.submit("say First.").await;
+    session.submit(script).await
 }
 
 /// The replica dies with the submission committed and nobody told.
@@ -294,16 +303,18 @@ async fn the_submission_was_never_pushed(world: &mut World, client: &Client, wir
 /// The worker dies before its turn wrote anything: the turn begins anew.
 async fn the_claim_was_the_last_thing(world: &mut World, client: &Client, wire: &Proxy) {
     let session = client.create_session().await;
+    let turn = queued(world, &session, "say Second try.").await;
     wire.keep_answer_to(claim_of(&session));
-    let turn = session.submit("say Second try.").await;
+    world.fleet.get(Service::Models).resume().unwrap();
     soon("the claim is committed", wire.sprung()).await;
     world.fleet.get(Service::Session).kill().await.unwrap();
     world.fleet.get(Service::Session).restart().await.unwrap();
 
     let mut reader = Reader::new(&session, std::slice::from_ref(client));
     soon("the turn runs", reader.until_ended(&turn.turn_id)).await;
-    assert_eq!(text_of(&reader.seen), "Second try.");
-    let attempts = reader.seen.iter().filter_map(|event| match &event.payload {
+    assert_eq!(text_of(&reader.seen), "First.Second try.");
+    let seen = reader.seen.iter().filter(|event| event.turn_id == turn.turn_id);
+    let attempts = seen.filter_map(|event| match &event.payload {
         Some(Payload::TurnStarted(started)) => Some(started.attempt),
         _ => None,
     });

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use futures::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
 use proto::session::v1::subscribe_request::From;
+use sqlx::Executor as _;
 use tests::{Events, Session, text_of};
 
 use crate::{
@@ -69,10 +70,13 @@ pub async fn run(
     Ok(load)
 }
 
-/// Fills caches and pools, so that the first of the measured turns is like the others.
+/// Fills caches and pools, so that the first of the measured turns is like the others. Then has
+/// the rows counted, as Postgres does by itself a minute after a database comes into use: before,
+/// it plans as if all tables were empty.
 pub async fn warm_up(stage: &mut Stage) -> Result<()> {
     let readers = readers(stage, stage.scale.sessions).await?;
-    try_join_all(readers.into_iter().map(|reader| tokio::spawn(converse(reader, 2)))).await?;
+    try_join_all(readers.into_iter().map(|reader| tokio::spawn(converse(reader, 4)))).await?;
+    stage.database().await?.execute("analyze").await?;
     Ok(())
 }
 
