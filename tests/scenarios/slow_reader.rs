@@ -50,8 +50,8 @@ async fn a_reader_that_does_not_read_is_dropped_and_can_go_on() {
     for _ in 0..TURNS {
         let turn = session.submit(MUCH).await;
         facts.extend(others.until_ended(&turn.turn_id).await);
-        let ends = facts.iter().filter(|event| event.turn_id == turn.turn_id);
-        assert_eq!(ends.last().unwrap().r#type, "turn.completed");
+        let last = facts.iter().rfind(|event| event.turn_id == turn.turn_id);
+        assert_eq!(last.unwrap().r#type, "turn.completed");
     }
     if !facts.iter().any(is_gone) {
         facts.extend(others.until(is_gone).await);

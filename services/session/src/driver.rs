@@ -271,7 +271,10 @@ impl Driver {
                 }
             }
         }
-        self.keep();
+        // Of one that waits for people nothing stays here.
+        if self.turn.is_over() {
+            self.keep();
+        }
         Ok(())
     }
 
@@ -281,7 +284,7 @@ impl Driver {
         for digest in steps.iter().filter_map(|step| step.metadata.prompt_digest.clone()) {
             self.host.prompts.insert((self.claim.tenant.clone(), digest), ());
         }
-        // What was summarized, what went wrong and what waits is loaded as it is stored.
+        // What was summarized and what went wrong is loaded as it is stored.
         let plain = |step: &Step| step.status == MessageStatus::Completed && !step.is_compaction();
         let Some(reached) = self.writer.reached().filter(|_| steps.iter().all(plain)) else {
             return;

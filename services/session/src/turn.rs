@@ -159,6 +159,10 @@ impl Turn {
         matches!(self.phase, Phase::Parked(_) | Phase::Over)
     }
 
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
     /// Whether a person is asked something.
     pub fn asks(&self) -> bool {
         match &self.phase {
