@@ -165,11 +165,10 @@ begin
 end;
 $$;
 
--- Stores a message as `submit` does and, where its session is ready then, claims it in the same
--- transaction for the replica that asks: it has room, and nobody else needs to be told.
+-- Stores a message and the turn it asks for, as `submit` in 0002, and where its session rests,
+-- claims it for the replica that asks: it has room, and nobody else needs to be told.
 create function session.submit_and_claim(
-    p_replica text,
-    p_tenant text, p_session text, p_message text, p_turn text, p_request text, p_digest text,
+    p_replica text, p_tenant text, p_session text, p_message text, p_turn text, p_request text, p_digest text,
     p_parts jsonb, p_metadata jsonb, p_submitted jsonb, p_subject text, p_trace_parent text,
     p_reject boolean, p_queue_limit integer, p_stamp jsonb
 ) returns table (
@@ -178,16 +177,139 @@ create function session.submit_and_claim(
 )
 language plpgsql as $$
 #variable_conflict use_column
+declare
+    v_row    session.run_state;
+    v_first  session.chat_messages;
+    v_turn   session.turn;
+    v_now    timestamptz;
+    v_seq    bigint;
+    v_rests  boolean;
+    v_queued boolean;
+    v_events jsonb;
+    v_head   session.chat_messages;
+    v_claims boolean := false;
+    v_claim  jsonb;
 begin
-    select s.* into outcome, turn_id, message_id, status, queue_position, sequence, submitted_at, events
-    from session.submit(
-        p_tenant, p_session, p_message, p_turn, p_request, p_digest, p_parts, p_metadata, p_submitted, p_subject,
-        p_trace_parent, p_reject, p_queue_limit, p_stamp) s;
-    if p_replica is not null and outcome = 'stored' then
-        select to_jsonb(c) into claim from session.claim(p_replica, array[p_session]) c;
+    select * into v_row from session.run_state r
+    where r.session_id = p_session and r.tenant_id = p_tenant
+    for update;
+    if not found then
+        return query select 'not_found', null, null, null, null::integer, null::bigint, null::timestamptz, null::jsonb, null::jsonb;
+        return;
     end if;
-    return next;
+
+    select * into v_first from session.chat_messages m
+    where m.session_id = p_session and m.request_id = p_request;
+    if found then
+        select * into v_turn from session.turn t where t.session_id = p_session and t.id = v_first.turn_id;
+        return query select
+            case when v_first.request_digest = p_digest then 'repeated' else 'reused' end,
+            v_turn.id, v_first.id, v_turn.status,
+            (select count(*)::integer from session.chat_messages m
+             where m.session_id = p_session and m.queue_rank <= v_first.queue_rank),
+            v_row.next_seq - 1, v_turn.submitted_at, '[]'::jsonb, null::jsonb;
+        return;
+    end if;
+
+    -- Asked for under the lock, so that turns are in the order in which they were let in.
+    v_now := clock_timestamp();
+    v_rests := v_row.status in ('idle', 'error');
+    v_queued := not v_rests or v_row.queued > 0;
+    if v_queued and p_reject then
+        return query select 'busy', v_row.active_turn, null, null, null::integer, null::bigint, null::timestamptz, null::jsonb, null::jsonb;
+        return;
+    end if;
+    -- A session that rests lets its head go, which makes room for one more.
+    if v_queued and v_row.queued >= p_queue_limit + v_rests::integer then
+        return query select 'full', null, null, null, null::integer, null::bigint, null::timestamptz, null::jsonb, null::jsonb;
+        return;
+    end if;
+
+    v_seq := v_row.next_seq;
+    insert into session.chat_messages
+        (session_id, id, role, turn_id, position, queue_rank, request_id, request_digest, status, metadata_json, created_at)
+    values (
+        p_session, p_message, 'user', p_turn,
+        case when v_queued then null else v_seq end,
+        case when v_queued then v_seq end,
+        p_request, p_digest,
+        case when v_queued then 'queued' else 'accepted' end,
+        case when v_queued
+            then p_metadata || jsonb_build_object('queued_at', floor(extract(epoch from v_now) * 1000)::bigint)
+            else p_metadata end,
+        v_now
+    );
+    insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
+    select p_session, p_message, p.index, p.id, p.type, p.data, v_seq
+    from jsonb_to_recordset(p_parts) as p(index integer, id text, type text, data jsonb);
+    insert into session.turn (session_id, id, message_id, status, trace_parent, subject, submitted_at)
+    values (p_session, p_turn, p_message, case when v_queued then 'queued' else 'accepted' end,
+            p_trace_parent, p_subject, v_now);
+
+    v_events := jsonb_build_array(session.append(
+        p_session, v_seq, 'turn.submitted', p_turn,
+        p_submitted || jsonb_build_object('status', case when v_queued then 'queued' else 'accepted' end), p_stamp));
+    if v_queued then
+        v_seq := v_seq + 1;
+        v_events := v_events || session.append(
+            p_session, v_seq, 'queue.changed', p_turn,
+            jsonb_build_object('change', 'queued', 'turnId', p_turn, 'length', v_row.queued + 1), p_stamp);
+    end if;
+
+    -- A submission clears an error: what waited behind it goes first.
+    if v_rests then
+        if v_queued then
+            select * into v_head from session.chat_messages m
+            where m.session_id = p_session and m.queue_rank is not null
+            order by m.queue_rank limit 1;
+            v_seq := v_seq + 1;
+            v_events := v_events || session.fire(p_session, v_head.id, v_seq, v_row.queued, p_stamp);
+        end if;
+        -- Only somebody who lives gets it; see `claim`.
+        v_claims := exists (select from session.replica p where p.id = p_replica and not p.dead);
+        update session.run_state r
+        set status = case when v_claims then 'busy' else 'ready' end,
+            status_message = '',
+            owner = case when v_claims then p_replica end,
+            epoch = r.epoch + v_claims::integer,
+            attempts = v_claims::integer,
+            next_seq = v_seq + 1,
+            active_turn = coalesce(v_head.turn_id, p_turn)
+        where r.session_id = p_session
+        returning * into v_row;
+        if v_claims then
+            v_claim := jsonb_build_object(
+                'session_id', p_session, 'tenant_id', p_tenant, 'turn_id', v_row.active_turn, 'epoch', v_row.epoch,
+                'flush_no', v_row.flush_no, 'attempts', v_row.attempts,
+                'context', session.context(p_session, v_row.active_turn));
+        end if;
+    else
+        update session.run_state r
+        set next_seq = v_seq + 1, queued = v_row.queued + 1
+        where r.session_id = p_session;
+    end if;
+
+    return query select 'stored', p_turn, p_message,
+        case when v_queued then 'queued' else 'accepted' end,
+        case when v_queued then v_row.queued + case when v_head.id is null then 1 else 0 end end,
+        v_seq, v_now, v_events, v_claim;
 end;
+$$;
+
+-- For servers of the version before, while a deployment rolls.
+create or replace function session.submit(
+    p_tenant text, p_session text, p_message text, p_turn text, p_request text, p_digest text,
+    p_parts jsonb, p_metadata jsonb, p_submitted jsonb, p_subject text, p_trace_parent text,
+    p_reject boolean, p_queue_limit integer, p_stamp jsonb
+) returns table (
+    outcome text, turn_id text, message_id text, status text, queue_position integer,
+    sequence bigint, submitted_at timestamptz, events jsonb
+)
+language sql as $$
+    select s.outcome, s.turn_id, s.message_id, s.status, s.queue_position, s.sequence, s.submitted_at, s.events
+    from session.submit_and_claim(
+        null, p_tenant, p_session, p_message, p_turn, p_request, p_digest, p_parts, p_metadata, p_submitted, p_subject,
+        p_trace_parent, p_reject, p_queue_limit, p_stamp) s;
 $$;
 
 -- As in 0002, with the context; a turn that went on after a wait and said nothing yet has

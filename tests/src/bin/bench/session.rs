@@ -40,6 +40,7 @@ pub async fn measure(
         if only.is_some_and(|only| only != part) {
             continue;
         }
+        stage.settle().await?;
         match part {
             Part::Turns => statements = measure_turns(stage, table).await?,
             Part::Deltas => deltas::measure(stage, table).await?,

@@ -1,10 +1,11 @@
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use local::{Fleet, Servers, Service};
 use proto::session::v1::{Manifest, PutAgentRequest};
 use sqlx::{Connection, PgConnection};
 use tests::{Client, World};
+use tokio::time::sleep;
 
 use crate::scale::Scale;
 
@@ -43,6 +44,17 @@ impl Stage {
     /// The database of the services, for those who want to put something there.
     pub async fn database(&self) -> Result<PgConnection> {
         Ok(PgConnection::connect(self.world.fleet.database_url()).await?)
+    }
+
+    /// Waits until what was measured before is sealed, so that it does not disturb what comes next.
+    pub async fn settle(&self) -> Result<()> {
+        let unsealed = "select exists (select from session.turn
+            where not sealed and status in ('completed', 'failed', 'cancelled'))";
+        let mut database = self.database().await?;
+        while sqlx::query_scalar::<_, bool>(unsealed).fetch_one(&mut database).await? {
+            sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
     }
 
     /// The name of that database.
