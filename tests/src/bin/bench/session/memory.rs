@@ -45,9 +45,9 @@ pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// The memory when nothing moves any more.
+/// The memory when nothing moves any more, and what is kept for two seconds is forgotten.
 async fn settled(stage: &mut Stage) -> Result<f64> {
-    sleep(Duration::from_secs(1)).await;
+    sleep(Duration::from_secs(5)).await;
     stage.session_memory()
 }
 
