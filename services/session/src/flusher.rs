@@ -13,6 +13,7 @@ mod tests;
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
+    time::Duration,
 };
 
 use sqlx::PgPool;
@@ -56,15 +57,17 @@ pub enum Signal {
 }
 
 impl Flusher {
-    /// Starts `shards` flushers that run until `done`, which comes after the last turn.
+    /// Starts `shards` flushers that run until `done`, which comes after the last turn. A commit that
+    /// takes longer than `silence` is tried again on another connection.
     pub fn start(
         db: &PgPool,
         bus: &Bus,
         replica: ReplicaId,
         shards: usize,
+        silence: Duration,
         done: &CancellationToken,
     ) -> Flusher {
-        let start = |_| Shard::start(db.clone(), bus.clone(), replica, done.clone());
+        let start = |_| Shard::start(db.clone(), bus.clone(), replica, silence, done.clone());
         Flusher { shards: (0..shards.max(1)).map(start).collect() }
     }
 

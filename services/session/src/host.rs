@@ -28,7 +28,7 @@ use crate::{
     error::{Error, Result},
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
-    lanes::Lanes,
+    lanes::{self, Lanes},
     recent::Recent,
     shipped::Shipped,
     store,
@@ -107,7 +107,11 @@ impl Host {
         let tls = &config.chassis.tls;
         Ok(Host {
             replica,
-            lanes: Lanes::new(&db, config.turn_connections.into())?,
+            lanes: Lanes::new(
+                &db,
+                config.turn_connections.into(),
+                lanes::silence(&config.chassis.database),
+            )?,
             db,
             bus,
             flusher,

@@ -24,10 +24,15 @@ const ALIVE: Duration = Duration::from_secs(1);
 
 /// How long a statement may take before its connection is given up. Postgres itself gives up
 /// on statements earlier; this is for a connection on which nothing comes any more.
-pub const SILENT: Duration = Duration::from_secs(20);
+pub fn silence(args: &chassis::database::Args) -> Duration {
+    args.database_statement_timeout + FREE
+}
 
 #[derive(Clone)]
-pub struct Lanes(Pool<Connector>);
+pub struct Lanes {
+    pool: Pool<Connector>,
+    silence: Duration,
+}
 
 struct Connector(PgConnectOptions);
 
@@ -39,7 +44,7 @@ struct Lane {
 
 impl Lanes {
     /// To the same database as the pool, beside it.
-    pub fn new(db: &PgPool, connections: usize) -> anyhow::Result<Lanes> {
+    pub fn new(db: &PgPool, connections: usize, silence: Duration) -> anyhow::Result<Lanes> {
         let options = db.connect_options().as_ref().clone();
         let pool = Pool::builder(Connector(options))
             .max_size(connections)
@@ -48,7 +53,7 @@ impl Lanes {
             .recycle_timeout(Some(ALIVE))
             .runtime(Runtime::Tokio1)
             .build()?;
-        Ok(Lanes(pool))
+        Ok(Lanes { pool, silence })
     }
 
     /// Runs one statement.
@@ -56,8 +61,8 @@ impl Lanes {
         &self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
     ) -> Result<T> {
-        let mut lane = self.0.get().await.map_err(|_| sqlx::Error::PoolTimedOut)?;
-        let answer = timeout(SILENT, statement(&mut lane.connection)).await;
+        let mut lane = self.pool.get().await.map_err(|_| sqlx::Error::PoolTimedOut)?;
+        let answer = timeout(self.silence, statement(&mut lane.connection)).await;
         let answer = answer.unwrap_or_else(|silent| Err(sqlx::Error::Io(silent.into()).into()));
         lane.trusted = !matches!(answer, Err(Error::Database(_)));
         answer

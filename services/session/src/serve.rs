@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, api, bus::Bus, config::Serve, flusher::Flusher, heart, host::Host, hub::Hub,
-    ids::ReplicaId, keeper, lifecycle::Lifecycle, patrol, purge, store::replicas, worker,
+    ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, patrol, purge, store::replicas, worker,
 };
 
 /// Runs the service until `stop`, then finishes what it had begun.
@@ -33,7 +33,8 @@ pub async fn serve(
     let _done = done.clone().drop_guard();
     let replica = ReplicaId::new();
     let bus = Bus::start(redis.clone(), replica, done.clone());
-    let flusher = Flusher::start(&db, &bus, replica, config.flushers, &done);
+    let silence = lanes::silence(&config.chassis.database);
+    let flusher = Flusher::start(&db, &bus, replica, config.flushers, silence, &done);
     let hub = Hub::start(&bus, db.clone(), done.clone());
     let lifecycle = Lifecycle::start(&bus, db.clone(), done.clone());
     let host = Arc::new(Host::new(replica, db.clone(), bus, flusher, &config, &auth)?);

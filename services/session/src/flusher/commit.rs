@@ -11,7 +11,6 @@ use super::{
 use crate::{
     bus::Bus,
     ids::ReplicaId,
-    lanes::SILENT,
     store::{
         events,
         flush::{self, Answer, Batch},
@@ -29,13 +28,20 @@ pub struct Committer {
     db: PgPool,
     bus: Bus,
     replica: ReplicaId,
+    silence: Duration,
     /// Its own, for as long as it works.
     connection: Option<PgConnection>,
 }
 
 impl Committer {
-    pub fn new(shard: Arc<Shard>, db: PgPool, bus: Bus, replica: ReplicaId) -> Committer {
-        Committer { shard, db, bus, replica, connection: None }
+    pub fn new(
+        shard: Arc<Shard>,
+        db: PgPool,
+        bus: Bus,
+        replica: ReplicaId,
+        silence: Duration,
+    ) -> Committer {
+        Committer { shard, db, bus, replica, silence, connection: None }
     }
 
     pub async fn run(mut self) {
@@ -97,7 +103,7 @@ impl Committer {
             Some(connection) => connection,
             None => self.db.acquire().await?.detach(),
         };
-        let flush = timeout(SILENT, flush::flush(&mut connection, self.replica, batch));
+        let flush = timeout(self.silence, flush::flush(&mut connection, self.replica, batch));
         let answers = flush.await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))?;
         self.connection = Some(connection);
         Ok(answers)

@@ -2,6 +2,7 @@ use std::{
     collections::{HashMap, VecDeque},
     mem,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use sqlx::PgPool;
@@ -55,9 +56,15 @@ pub struct Flight {
 }
 
 impl Shard {
-    pub fn start(db: PgPool, bus: Bus, replica: ReplicaId, done: CancellationToken) -> Arc<Shard> {
+    pub fn start(
+        db: PgPool,
+        bus: Bus,
+        replica: ReplicaId,
+        silence: Duration,
+        done: CancellationToken,
+    ) -> Arc<Shard> {
         let shard = Arc::new(Shard { slots: Mutex::default(), work: Notify::new() });
-        let committer = Committer::new(shard.clone(), db, bus, replica);
+        let committer = Committer::new(shard.clone(), db, bus, replica, silence);
         tokio::spawn(done.run_until_cancelled_owned(committer.run()));
         shard
     }

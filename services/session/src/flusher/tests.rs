@@ -32,7 +32,7 @@ async fn running(db: PgPool, redis_url: &str) -> Running {
     let stop = CancellationToken::new();
     let redis = Redis::new(&redis_args(redis_url)).unwrap();
     let bus = Bus::start(redis, world.replica, stop.clone());
-    let flusher = Flusher::start(&world.db, &bus, world.replica, 1, &stop);
+    let flusher = Flusher::start(&world.db, &bus, world.replica, 1, Duration::from_secs(20), &stop);
     Running { world, flusher, bus, _stop: stop.clone().drop_guard(), stop }
 }
 
