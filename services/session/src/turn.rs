@@ -85,7 +85,7 @@ enum Phase {
     /// The model failed and is asked again a little later.
     Resting { attempt: u32 },
     /// The history is summarized; then the model is asked.
-    Compacting { trigger: Trigger, attempt: u32 },
+    Compacting { trigger: Trigger, attempt: u32, resting: bool },
     /// The tools of the last step are evaluated and run.
     Acting(Vec<Call>),
     /// Waits for people. Nobody needs this in memory; it is here to be compared with.
@@ -213,7 +213,7 @@ impl Turn {
             (Phase::Opening { .. }, Input::TooLarge { trigger, why }) => {
                 self.compact(trigger, why, &mut effects);
             }
-            (Phase::Compacting { trigger, attempt }, input) => {
+            (Phase::Compacting { trigger, attempt, .. }, input) => {
                 let (trigger, attempt) = (*trigger, *attempt);
                 self.on_compacting(trigger, attempt, input, &mut effects);
             }

@@ -26,7 +26,7 @@ impl Turn {
             self.last_step().status = MessageStatus::Failed;
             effects.push(Effect::SaveMessage);
         }
-        self.phase = Phase::Compacting { trigger, attempt: 1 };
+        self.phase = Phase::Compacting { trigger, attempt: 1, resting: false };
         effects.push(Effect::Compact { trigger, attempt: 1 });
     }
 
@@ -62,7 +62,13 @@ impl Turn {
                 self.give_up(trigger, "context_too_large", why.to_owned(), effects);
             }
             Input::Failed(failure) => self.not_compacted(trigger, attempt, failure, effects),
-            Input::Rested => effects.push(Effect::Compact { trigger, attempt }),
+            // Only who rests can be rested: the summarizer is not asked beside itself.
+            Input::Rested => {
+                if let Phase::Compacting { resting: resting @ true, .. } = &mut self.phase {
+                    *resting = false;
+                    effects.push(Effect::Compact { trigger, attempt });
+                }
+            }
             _ => {}
         }
     }
@@ -101,7 +107,7 @@ impl Turn {
                 delay_ms: delay.as_millis() as i32,
                 message: failure.message.clone(),
             })));
-            self.phase = Phase::Compacting { trigger, attempt: attempt + 1 };
+            self.phase = Phase::Compacting { trigger, attempt: attempt + 1, resting: true };
             let message = format!("attempt {} comes next: {}", attempt + 1, failure.message);
             effects.push(Effect::Rest { delay, message });
             return;
