@@ -1,6 +1,7 @@
 //! Logs to stdout, traces and metrics to an OpenTelemetry collector if there is
 //! one, and metrics to whoever scrapes them.
 
+mod fields;
 mod trace_context;
 
 use std::sync::LazyLock;
@@ -18,6 +19,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use fields::GrowingFields;
 pub(crate) use trace_context::{HEADER as TRACEPARENT, is_traceparent};
 pub use trace_context::{set_parent, trace_id, traceparent};
 
@@ -62,7 +64,9 @@ pub fn init(service: &'static str, args: &Args) -> anyhow::Result<Guard> {
     global::set_meter_provider(metrics.clone());
 
     let logs = match args.log_format {
-        Format::Json => fmt::layer().json().flatten_event(true).boxed(),
+        Format::Json => {
+            fmt::layer().json().flatten_event(true).fmt_fields(GrowingFields::default()).boxed()
+        }
         Format::Text => fmt::layer().boxed(),
     };
     // Each has a filter of its own, so that whoever wants fewer logs still has all traces.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, body::Body, service::Routes};
 use tonic_types::ErrorDetails;
 use tower::{Layer, Service};
-use tracing::Instrument as _;
+use tracing::{Instrument as _, record_all};
 
 use super::{
     body::CallBody,
@@ -85,8 +85,7 @@ impl Calls {
             caller = authenticate => caller?,
             status = &mut end => return Err(status),
         };
-        call.span.record("tenant", caller.tenant.as_str());
-        call.span.record("subject", &caller.subject);
+        record_all!(call.span, tenant = caller.tenant.as_str(), subject = caller.subject);
         auth::authorize(&caller, &call.path)?;
 
         request.extensions_mut().insert(caller);

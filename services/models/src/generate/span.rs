@@ -1,7 +1,7 @@
 //! A request as a trace shows it, in OpenTelemetry's words for generative AI.
 
 use opentelemetry::{Array, StringValue, Value};
-use tracing::{Span, field::Empty, info_span};
+use tracing::{Span, field::Empty, info_span, record_all};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{
@@ -41,13 +41,16 @@ pub fn chat(
 }
 
 pub fn finished(span: &Span, model: &Model, finish_reason: FinishReason, usage: &Usage) {
-    span.record("gen_ai.response.model", &model.model);
     // The convention counts cached tokens as input; ours counts each token once.
     let input = [usage.input, usage.cache_read, usage.cache_write];
-    span.record("gen_ai.usage.input_tokens", input.map(i64::from).iter().sum::<i64>());
-    span.record("gen_ai.usage.output_tokens", usage.output);
-    span.record("gen_ai.usage.cache_read.input_tokens", usage.cache_read);
-    span.record("gen_ai.usage.cache_creation.input_tokens", usage.cache_write);
+    record_all!(
+        span,
+        gen_ai.response.model = model.model,
+        gen_ai.usage.input_tokens = input.map(i64::from).iter().sum::<i64>(),
+        gen_ai.usage.output_tokens = usage.output,
+        gen_ai.usage.cache_read.input_tokens = usage.cache_read,
+        gen_ai.usage.cache_creation.input_tokens = usage.cache_write,
+    );
     // A list, which is a value that spans have and `tracing` has not.
     let reasons = vec![StringValue::from(finish_reason.as_str())];
     span.set_attribute("gen_ai.response.finish_reasons", Value::Array(Array::String(reasons)));
