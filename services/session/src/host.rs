@@ -29,6 +29,7 @@ use crate::{
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
     lanes::{self, Lanes},
+    offer::Offer,
     recent::Recent,
     shipped::Shipped,
     store,
@@ -58,6 +59,8 @@ pub struct Host {
     pub prompts: moka::sync::Cache<(Tenant, String), ()>,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
+    /// What was made of a catalogue, by the names of the tools in it.
+    offers: moka::sync::Cache<(Tenant, Vec<String>), (Arc<Vec<Tool>>, Arc<Offer>)>,
     surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
     /// The models that would answer, best first.
     routes: Cache<Route, Arc<Vec<Room>>>,
@@ -124,6 +127,7 @@ impl Host {
             prompts: moka::sync::Cache::new(10_000),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
+            offers: moka::sync::Cache::builder().max_capacity(1_000).time_to_idle(ROUTES).build(),
             surroundings: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             routes: Cache::builder().max_capacity(10_000).time_to_live(ROUTES).build(),
             config: config.clone(),
@@ -178,6 +182,21 @@ impl Host {
         };
         let found = self.catalogue.try_get_with(caller.tenant.clone(), load).await;
         found.map_err(|status| (*status).clone())
+    }
+
+    /// The tools that an agent may use.
+    pub async fn offer(&self, caller: &Caller, agent: &Agent) -> Result<Arc<Offer>, Status> {
+        let tools = self.catalogue(caller).await?;
+        let names = agent.manifest.permissions.as_ref().map(|permissions| &permissions.tools);
+        let key = (caller.tenant.clone(), names.cloned().unwrap_or_default());
+        if let Some((of, offer)) = self.offers.get(&key)
+            && Arc::ptr_eq(&of, &tools)
+        {
+            return Ok(offer);
+        }
+        let offer = Arc::new(Offer::new(&tools, &key.1));
+        self.offers.insert(key, (tools, offer.clone()));
+        Ok(offer)
     }
 
     /// What the workspace says about itself.

@@ -11,6 +11,7 @@ mod view;
 mod agent;
 mod memory;
 mod surroundings;
+mod offer;
 mod compaction;
 mod prompt;
 mod judge;

@@ -1,8 +1,7 @@
 //! What the model sees: system prompt, history, this turn, tools. Pure, so that
 //! the same session gives the same prompt on any replica.
 
-use proto::{event::v1::context_resolved::Section, models::v1 as models, tools::v1 as tools};
-use serde_json::json;
+use proto::{event::v1::context_resolved::Section, models::v1 as models};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -10,6 +9,7 @@ use crate::{
     compaction::{Entry, View, left_out},
     memory::Line,
     message::{Part, Role, ToolState, ToolUse},
+    offer::Offer,
     surroundings::Surroundings,
 };
 
@@ -21,7 +21,7 @@ pub struct Around<'a> {
     /// The day the turn was submitted on. Nothing finer: the same prompt again is a
     /// prompt that a provider has in its cache.
     pub day: &'a str,
-    pub tools: &'a [tools::Tool],
+    pub offer: &'a Offer,
 }
 
 /// A system prompt and the name under which its body is stored.
@@ -58,7 +58,7 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
         ("manifest", manifest(agent)),
         ("project_instructions", project_instructions(around.surroundings)),
         ("skills", skills(around.surroundings)),
-        ("memory", memory(around.memories, around.tools)),
+        ("memory", memory(around.memories, around.offer)),
         ("environment", Some(environment(around))),
     ];
     let sections = sections.into_iter().filter_map(|(name, text)| Some((name, text?)));
@@ -69,11 +69,10 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
     }
     let text = texts.join("\n\n");
     let mut body = text.clone();
-    if !around.tools.is_empty() {
-        let catalogue = catalogue(around.tools);
-        listed.push(section("tools", &catalogue));
+    if !around.offer.is_empty() {
+        listed.push(section("tools", &around.offer.text));
         body.push_str("\n\n# Tools\n\n");
-        body.push_str(&catalogue);
+        body.push_str(&around.offer.text);
     }
     System { digest: digest(&body), text, body, sections: listed }
 }
@@ -107,8 +106,8 @@ fn skills(surroundings: &Surroundings) -> Option<String> {
     Some(format!("{head}\n\n{}", lines.join("\n")))
 }
 
-fn memory(memories: &[Line], tools: &[tools::Tool]) -> Option<String> {
-    let skill = tools.iter().any(|tool| tool.name == "memory_write").then_some(MEMORY_SKILL);
+fn memory(memories: &[Line], offer: &Offer) -> Option<String> {
+    let skill = offer.has("memory_write").then_some(MEMORY_SKILL);
     if memories.is_empty() && skill.is_none() {
         return None;
     }
@@ -128,24 +127,12 @@ fn memory(memories: &[Line], tools: &[tools::Tool]) -> Option<String> {
 
 fn environment(around: Around<'_>) -> String {
     let mut text = format!("# Environment\n\nToday is {} (UTC).", around.day);
-    if !around.tools.is_empty() {
+    if !around.offer.is_empty() {
         text.push_str(
             " Tools run in a sandbox without network; the working directory is /workspace.",
         );
     }
     text
-}
-
-/// One line of JSON per tool.
-fn catalogue(tools: &[tools::Tool]) -> String {
-    let lines = tools.iter().map(|tool| {
-        json!({
-            "name": tool.name, "description": tool.description,
-            "input_schema": tool.input_schema_json,
-        })
-        .to_string()
-    });
-    lines.collect::<Vec<_>>().join("\n")
 }
 
 fn section(name: &str, text: &str) -> Section {
@@ -186,7 +173,7 @@ pub fn bytes(prompt: &models::Prompt) -> usize {
 }
 
 /// The conversation in the words of the models service.
-pub fn assemble(system: &System, view: &View<'_>, tools: &[tools::Tool]) -> models::Prompt {
+pub fn assemble(system: &System, view: &View<'_>, offer: &Offer) -> models::Prompt {
     let mut messages = Vec::with_capacity(view.entries.len() * 2 + 1);
     if let Some(summary) = &view.summary {
         let text = format!("This conversation began earlier. A summary of it:\n\n{summary}");
@@ -199,7 +186,8 @@ pub fn assemble(system: &System, view: &View<'_>, tools: &[tools::Tool]) -> mode
     models::Prompt {
         system: system.text.clone(),
         messages,
-        tools: tools
+        tools: offer
+            .tools
             .iter()
             .map(|tool| models::Tool {
                 name: tool.name.clone(),
@@ -299,7 +287,7 @@ fn message(role: models::message::Role, content: Vec<models::content::Kind>) -> 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use proto::session::v1::Manifest;
+    use proto::{session::v1::Manifest, tools::v1::Tool};
 
     use super::*;
     use crate::{memory::Scope, surroundings::Skill};
@@ -309,9 +297,10 @@ mod tests {
         Agent { id: "default".into(), version: 1, manifest }
     }
 
-    fn tool(name: &str) -> tools::Tool {
+    fn offer(name: &str) -> Offer {
         let (name, description) = (name.to_owned(), "Does it".to_owned());
-        tools::Tool { name, description, input_schema_json: "{}".into(), ..tools::Tool::default() }
+        let tool = Tool { name, description, input_schema_json: "{}".into(), ..Tool::default() };
+        Offer::new(&[tool], &[])
     }
 
     fn surroundings() -> Surroundings {
@@ -329,12 +318,12 @@ mod tests {
     fn sections_are_in_a_fixed_order_and_each_has_its_digest() {
         let (scope, name, description) = (Scope::User, "tea".into(), "Drinks tea".into());
         let memories = [Line { scope, name, description }];
-        let tools = [tool("bash")];
+        let offer = offer("bash");
         let around = Around {
             surroundings: &surroundings(),
             memories: &memories,
             day: "2026-11-16",
-            tools: &tools,
+            offer: &offer,
         };
         let system = system(&agent(), around);
         expect![[r##"
@@ -374,8 +363,9 @@ mod tests {
     #[test]
     fn what_is_not_there_has_no_section() {
         let surroundings = Surroundings::default();
+        let offer = Offer::default();
         let around =
-            Around { surroundings: &surroundings, memories: &[], day: "2026-11-16", tools: &[] };
+            Around { surroundings: &surroundings, memories: &[], day: "2026-11-16", offer: &offer };
         let bare = system(&agent(), around);
         assert_eq!(bare.text, "Be brief.\n\n# Environment\n\nToday is 2026-11-16 (UTC).");
         assert_eq!((bare.section("tools"), bare.body == bare.text), (None, true));
@@ -383,22 +373,22 @@ mod tests {
 
     #[test]
     fn whoever_can_write_memories_is_taught_when() {
-        let (surroundings, tools) = (Surroundings::default(), [tool("memory_write")]);
+        let (surroundings, offer) = (Surroundings::default(), offer("memory_write"));
         let around =
-            Around { surroundings: &surroundings, memories: &[], day: "2026-11-16", tools: &tools };
+            Around { surroundings: &surroundings, memories: &[], day: "2026-11-16", offer: &offer };
         assert!(system(&agent(), around).text.contains(MEMORY_SKILL));
     }
 
     #[test]
     fn the_same_session_has_the_same_prompt_and_another_tool_another() {
         let surroundings = surroundings();
-        let digest = |tools: &[tools::Tool], day| {
-            let around = Around { surroundings: &surroundings, memories: &[], day, tools };
+        let digest = |offer: &Offer, day| {
+            let around = Around { surroundings: &surroundings, memories: &[], day, offer };
             system(&agent(), around).digest
         };
-        let first = digest(&[tool("bash")], "2026-11-16");
-        assert_eq!(first, digest(&[tool("bash")], "2026-11-16"));
-        assert_ne!(first, digest(&[tool("read")], "2026-11-16"));
-        assert_ne!(first, digest(&[tool("bash")], "2026-11-17"));
+        let first = digest(&offer("bash"), "2026-11-16");
+        assert_eq!(first, digest(&offer("bash"), "2026-11-16"));
+        assert_ne!(first, digest(&offer("read"), "2026-11-16"));
+        assert_ne!(first, digest(&offer("bash"), "2026-11-17"));
     }
 }

@@ -1,10 +1,7 @@
 //! Has the history summarized, by the agent for that and over the same path as any answer;
 //! only that nobody reads along.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use chassis::Caller;
 use proto::{event::v1::CompactionCompleted, models::v1 as models};
@@ -258,7 +255,7 @@ impl Job {
         };
         let (answers, mut answer) = mpsc::channel(64);
         let (host, caller) = (self.host.clone(), self.caller.clone());
-        let generate = model::generate(host, caller, request, HashSet::new(), answers);
+        let generate = model::generate(host, caller, request, Arc::default(), answers);
         let listen = async {
             let mut text = String::new();
             while let Some(said) = answer.recv().await {

@@ -22,6 +22,7 @@ use crate::{
     host::Host,
     ids::ToolCallId,
     message::without_nul,
+    offer::Offer,
     turn::{Failure, Finished, Input},
 };
 
@@ -33,14 +34,14 @@ pub async fn generate(
     host: Arc<Host>,
     caller: Caller,
     request: GenerateRequest,
-    read_only: HashSet<String>,
+    offer: Arc<Offer>,
     inputs: Inputs,
 ) {
     let silence = Duration::from_secs_f64(host.config.model_silence);
     let (mut client, peer) = host.models();
     let answer = timeout(silence, client.generate(peer.request(&caller, request)));
     let end = match answer.await {
-        Ok(Ok(response)) => listen(response.into_inner(), silence, &read_only, &inputs).await,
+        Ok(Ok(response)) => listen(response.into_inner(), silence, &offer.read_only, &inputs).await,
         Ok(Err(status)) => vec![Input::Failed(failure(&status))],
         Err(_) => vec![Input::Failed(silent(silence))],
     };

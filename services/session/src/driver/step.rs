@@ -3,7 +3,6 @@
 use proto::{
     event::v1::{ContextResolved, Event, ModelRequested, Payload, ToolCatalogResolved},
     models::v1 as models,
-    tools::v1::Tool,
 };
 use tracing::Instrument as _;
 
@@ -13,6 +12,7 @@ use crate::{
     flusher::Stopped,
     ids::MessageId,
     message::{Metadata, Role},
+    offer::Offer,
     prompt::{self, Around, System},
     turn::{Failure, Input, Trigger},
 };
@@ -33,8 +33,8 @@ impl Driver {
         attempt: u32,
         inputs: &Inputs,
     ) -> Result<(), Stopped> {
-        let tools = match self.soon(self.host.catalogue(&self.caller)).await {
-            Ok(tools) => self.allowed(&tools),
+        let offer = match self.soon(self.host.offer(&self.caller, &self.agent)).await {
+            Ok(offer) => offer,
             Err(status) => {
                 let failure = Failure {
                     kind: "unavailable".into(),
@@ -49,12 +49,12 @@ impl Driver {
             surroundings: &self.surroundings,
             memories: &self.memories,
             day: &self.day,
-            tools: &tools,
+            offer: &offer,
         };
         let system = prompt::system(&self.agent, around);
         let view = compaction::view(&self.history, self.claim.turn_id, self.turn.steps());
-        let prompt = prompt::assemble(&system, &view, &tools);
-        let size = self.soon(self.size(&prompt, &tools)).await;
+        let prompt = prompt::assemble(&system, &view, &offer);
+        let size = self.soon(self.size(&prompt, &offer)).await;
         // A step that was begun had a prompt that fits.
         if let Some(why) = size.problem.clone()
             && message_id.is_none()
@@ -77,7 +77,7 @@ impl Driver {
             turn_id: self.claim.turn_id.to_string(),
             step_id: message_id.step().to_string(),
             prompt: Some(prompt),
-            target: Some(self.target(&tools)),
+            target: Some(self.target(&offer)),
             options: Some(models::Options {
                 max_output_tokens: manifest.max_output_tokens,
                 temperature: manifest.temperature,
@@ -86,10 +86,8 @@ impl Driver {
             attempt: attempt as i32,
             budget_id: String::new(),
         };
-        let read_only = tools.iter().filter(|tool| tool.read_only);
-        let read_only = read_only.map(|tool| tool.name.clone()).collect();
         let (host, caller) = (self.host.clone(), self.caller.clone());
-        let generate = model::generate(host, caller, request, read_only, inputs.clone());
+        let generate = model::generate(host, caller, request, offer, inputs.clone());
         self.tasks.spawn(generate.in_current_span());
         self.asked = true;
         Ok(())
@@ -142,10 +140,10 @@ impl Driver {
     }
 
     /// How large a prompt is. Nobody is asked while it is small by any count.
-    async fn size(&self, prompt: &models::Prompt, tools: &[Tool]) -> Size {
+    async fn size(&self, prompt: &models::Prompt, offer: &Offer) -> Size {
         let bytes = prompt::bytes(prompt);
         let estimate = prompt::tokens(bytes);
-        let Some((model, usable_tokens)) = self.usable_with(tools).await else {
+        let Some((model, usable_tokens)) = self.usable_with(offer).await else {
             return Size { tokens: estimate, usable_tokens: 0, problem: None };
         };
         if bytes / CAUTIOUS_BYTES_PER_TOKEN <= usable_tokens as usize {
@@ -161,21 +159,21 @@ impl Driver {
 
     /// The model that would answer this turn and how many tokens it can take.
     pub(super) async fn usable(&self) -> Option<(String, i32)> {
-        let tools = self.host.catalogue(&self.caller).await.ok()?;
-        self.usable_with(&self.allowed(&tools)).await
+        let offer = self.host.offer(&self.caller, &self.agent).await.ok()?;
+        self.usable_with(&offer).await
     }
 
-    async fn usable_with(&self, tools: &[Tool]) -> Option<(String, i32)> {
-        let rooms = self.host.rooms(&self.caller, &self.target(tools)).await;
+    async fn usable_with(&self, offer: &Offer) -> Option<(String, i32)> {
+        let rooms = self.host.rooms(&self.caller, &self.target(offer)).await;
         let room = rooms.first()?;
         Some((room.model.clone(), room.usable_tokens(self.agent.manifest.max_output_tokens)))
     }
 
-    fn target(&self, tools: &[Tool]) -> models::Target {
+    fn target(&self, offer: &Offer) -> models::Target {
         models::Target {
             model: self.model.clone(),
             profile: self.agent.manifest.profile.clone(),
-            capabilities: if tools.is_empty() { vec![] } else { vec!["tools".into()] },
+            capabilities: if offer.is_empty() { vec![] } else { vec!["tools".into()] },
         }
     }
 
@@ -197,15 +195,5 @@ impl Driver {
         let history = self.history.iter().rev().map(|message| &message.metadata);
         let mut answers = steps.chain(history).filter(|metadata| metadata.prompt_digest.is_some());
         answers.next()?.catalog_digest.as_ref()
-    }
-
-    /// The tools that exist for this agent.
-    fn allowed(&self, tools: &[Tool]) -> Vec<Tool> {
-        let names = self.agent.manifest.permissions.as_ref().map(|p| p.tools.as_slice());
-        let listed = |tool: &&Tool| match names {
-            None | Some([]) => true,
-            Some(names) => names.contains(&tool.name),
-        };
-        tools.iter().filter(listed).cloned().collect()
     }
 }
