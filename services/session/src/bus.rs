@@ -34,6 +34,10 @@ const READY: &str = "windlass:ready";
 /// there is no use in keeping more than this.
 const BACKLOG: usize = 1024;
 
+/// How many publications one round trip takes, and how long it waits for them.
+const AT_ONCE: usize = 64;
+const GATHER: Duration = Duration::from_millis(1);
+
 /// How long to wait before connecting again.
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -200,7 +204,16 @@ pub enum Want<T> {
 
 async fn publish(redis: Redis, replica: ReplicaId, mut queue: mpsc::Receiver<Publication>) {
     let mut batch = Vec::new();
-    while queue.recv_many(&mut batch, 64).await > 0 {
+    while queue.recv_many(&mut batch, AT_ONCE).await > 0 {
+        // Nobody waits for the rest: readers here know already, and those elsewhere are far away.
+        if !batch.iter().any(|publication| publication.ready) {
+            sleep(GATHER).await;
+            while batch.len() < AT_ONCE
+                && let Ok(more) = queue.try_recv()
+            {
+                batch.push(more);
+            }
+        }
         let mut pipeline = redis::pipe();
         for Publication { tenant, session_id, events, ready } in batch.drain(..) {
             for news in events.iter().filter_map(lifecycle::news) {

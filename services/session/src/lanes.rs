@@ -8,7 +8,7 @@ use std::{mem, time::Duration};
 
 use deadpool::{
     Runtime,
-    managed::{Manager, Metrics, Pool, RecycleResult},
+    managed::{Manager, Metrics, Pool, QueueMode, RecycleResult},
 };
 use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgConnectOptions};
 use tokio::time::timeout;
@@ -48,6 +48,8 @@ impl Lanes {
         let options = db.connect_options().as_ref().clone();
         let pool = Pool::builder(Connector(options))
             .max_size(connections)
+            // The one that worked last has everything at hand.
+            .queue_mode(QueueMode::Lifo)
             .wait_timeout(Some(FREE))
             .create_timeout(Some(FREE))
             .recycle_timeout(Some(ALIVE))

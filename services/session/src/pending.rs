@@ -190,8 +190,17 @@ impl Pending {
         lease: usize,
         owner: &Owner,
     ) -> Result<(), serde_json::Error> {
+        // Events of a turn belong to one trace, which need not be said of each.
+        let (trace_id, span_id) = match self.events.first() {
+            Some((event, _)) => (event.trace_id.clone(), event.span_id.clone()),
+            None => Default::default(),
+        };
         for (ordinal, (event, created_at)) in self.events.iter().enumerate() {
-            batch.events.push(event_row(event, *created_at, lease, ordinal, owner.turn_id)?);
+            let mut row = event_row(event, *created_at, lease, ordinal)?;
+            if (&row.trace_id, &row.span_id) == (&trace_id, &span_id) {
+                (row.trace_id, row.span_id) = Default::default();
+            }
+            batch.events.push(row);
         }
         batch
             .messages
@@ -211,6 +220,8 @@ impl Pending {
             epoch: owner.epoch,
             flush_no: owner.flush_no,
             count: self.events.len(),
+            trace_id,
+            span_id,
             status: self.status,
             status_message: self.status_message.clone(),
             parks: self.parks,
@@ -270,7 +281,6 @@ fn event_row(
     created_at: Timestamp,
     lease: usize,
     ordinal: usize,
-    turn_id: TurnId,
 ) -> Result<flush::Event, serde_json::Error> {
     let ids = RareIds {
         job_id: event.job_id.clone(),
@@ -290,7 +300,6 @@ fn event_row(
         ordinal,
         r#type: event.r#type.clone(),
         created_at,
-        turn_id,
         step_id: event.step_id.clone(),
         tool_call_id: event.tool_call_id.clone(),
         action_id: event.action_id.clone(),

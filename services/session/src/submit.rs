@@ -2,6 +2,7 @@
 
 use std::{mem, sync::Arc};
 
+use chassis::Tenant;
 use proto::event::v1::{Event, Payload};
 use tokio::sync::oneshot;
 use tracing::Instrument as _;
@@ -10,6 +11,7 @@ use crate::{
     driver::Known,
     error::{Error, Result},
     host::Host,
+    ids::SessionId,
     message::{Message, Role},
     store::{
         self,
@@ -26,19 +28,31 @@ pub async fn submit(host: &Arc<Host>, new: NewTurn, stamp: Stamp) -> Result<Subm
     // must not leave a session that is claimed and that nobody drives.
     let submission = take_in(host.clone(), new, stamp).in_current_span();
     tokio::spawn(async move {
-        match submission.await {
-            Ok((submitted, ready)) => {
-                let _ = told.send(Ok(submitted));
-                if let Some(Ready { place, claim, context, known }) = ready {
-                    worker::work(host, place, claim, context, known).await;
-                }
+        let (turn, news, ready) = match submission.await {
+            Ok(taken) => taken,
+            Err(error) => return drop(told.send(Err(error))),
+        };
+        let tell = async {
+            host.bus.publish(&news.tenant, news.session_id, news.events, news.ready);
+            let _ = told.send(Ok(turn));
+        };
+        match ready {
+            // In this order: others are told while the model thinks.
+            Some(Ready { place, claim, context, known }) => {
+                futures::join!(worker::work(host.clone(), place, claim, context, known), tell);
             }
-            Err(error) => {
-                let _ = told.send(Err(error));
-            }
+            None => tell.await,
         }
     });
     answer.await.unwrap_or(Err(Error::Corrupt("a submission broke off")))
+}
+
+/// What others are told.
+struct News {
+    tenant: Tenant,
+    session_id: SessionId,
+    events: Vec<Event>,
+    ready: bool,
 }
 
 /// A turn that can run here and now.
@@ -53,7 +67,7 @@ async fn take_in(
     host: Arc<Host>,
     new: NewTurn,
     stamp: Stamp,
-) -> Result<(Submitted, Option<Ready>)> {
+) -> Result<(Submitted, News, Option<Ready>)> {
     let place = host.places.take();
     let claimant = place.as_ref().map(|_| host.replica);
     let store = async |db: &mut _| store::turns::submit(db, &new, claimant, &stamp).await;
@@ -61,10 +75,12 @@ async fn take_in(
     let events = mem::take(&mut turn.events);
     let claimed = turn.claimed.take();
     let ready = claimed.is_none() && events.iter().any(makes_ready);
-    host.bus.publish(&new.tenant, new.session_id, events, ready);
-    let (Some((claim, context)), Some(place)) = (claimed, place) else { return Ok((turn, None)) };
+    let news = News { tenant: new.tenant.clone(), session_id: new.session_id, events, ready };
+    let (Some((claim, context)), Some(place)) = (claimed, place) else {
+        return Ok((turn, news, None));
+    };
     let known = known(&host, new, &turn).filter(|_| claim.turn_id == turn.turn_id);
-    Ok((turn, Some(Ready { place, claim, context, known })))
+    Ok((turn, news, Some(Ready { place, claim, context, known })))
 }
 
 /// The conversation, if its last turn ran here and nothing came between that and this one.

@@ -58,6 +58,11 @@ pub struct Lease {
     pub flush_no: i64,
     /// How many events there are.
     pub count: usize,
+    /// What they are part of, as far as they do not say something else.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub trace_id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub span_id: String,
     /// What people should see the session do, if that changed.
     pub status: Option<&'static str>,
     pub status_message: Option<String>,
@@ -74,7 +79,6 @@ pub struct Event {
     pub ordinal: usize,
     pub r#type: String,
     pub created_at: Timestamp,
-    pub turn_id: TurnId,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub step_id: String,
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -1,0 +1,215 @@
+-- What a status may be, as a type of its own. A check of a table is read from its text again by
+-- every statement that writes there, and a list of words is a long text; what a domain allows,
+-- a connection works out once. Only for the tables that every turn writes several times.
+
+create domain session.run_status as text check (value in
+    ('idle', 'ready', 'busy', 'retrying', 'waiting_on_approval', 'waiting_on_user_input', 'error'));
+create domain session.turn_status as text check (value in
+    ('queued', 'accepted', 'running', 'waiting', 'completed', 'failed', 'cancelled'));
+create domain session.message_status as text check (value in
+    ('queued', 'accepted', 'streaming', 'completed', 'failed', 'cancelled'));
+create domain session.message_role as text check (value in ('user', 'assistant'));
+
+-- Indexes that mention a column are made anew with it.
+alter table session.run_state
+    drop constraint run_state_status_check,
+    alter column status drop default,
+    alter column status type session.run_status,
+    alter column status set default 'idle';
+alter table session.turn
+    drop constraint turn_status_check,
+    alter column status type session.turn_status;
+alter table session.chat_messages
+    drop constraint chat_messages_status_check,
+    drop constraint chat_messages_role_check,
+    alter column status type session.message_status,
+    alter column role type session.message_role;
+
+-- As in 0003, only that what all events of a turn have in common is said once.
+create or replace function session.flush(p_owner text, p_batch jsonb)
+returns table (
+    lease integer, base bigint, interrupt_turn text, fired jsonb, interrupt_by text, interrupt_reason text, ready boolean
+)
+language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_want    jsonb;
+    v_wants   jsonb[] := '{}';
+    v_row     session.run_state;
+    v_rows    session.run_state[] := '{}';
+    v_lease   integer[] := '{}';
+    v_session text[] := '{}';
+    v_tenant  text[] := '{}';
+    v_base    bigint[] := '{}';
+    v_turn    text[] := '{}';
+    v_trace   text[] := '{}';
+    v_span    text[] := '{}';
+    v_part    record;
+    v_head    session.chat_messages;
+    v_ends    text;
+    v_parks   boolean;
+    v_lets_go boolean;
+begin
+    for v_want in
+        select w.value from jsonb_array_elements(p_batch -> 'leases') w order by w.value ->> 'session_id'
+    loop
+        select * into v_row from session.run_state r
+        where r.session_id = v_want ->> 'session_id' and r.owner = p_owner
+          and r.epoch = (v_want ->> 'epoch')::bigint and r.flush_no = (v_want ->> 'flush_no')::bigint
+        for update skip locked;
+        if found then
+            v_wants := v_wants || v_want;
+            v_rows := v_rows || v_row;
+            v_lease := v_lease || (v_want ->> 'lease')::integer;
+            v_session := v_session || v_row.session_id;
+            v_tenant := v_tenant || v_row.tenant_id;
+            v_base := v_base || v_row.next_seq;
+            v_turn := v_turn || v_row.active_turn;
+            v_trace := v_trace || (v_want ->> 'trace_id');
+            v_span := v_span || (v_want ->> 'span_id');
+        end if;
+    end loop;
+    if v_lease = '{}' then
+        return;
+    end if;
+
+    insert into session.event
+        (session_id, seq, type, runtime_id, created_at, turn_id, step_id, tool_call_id, action_id,
+         task_id, run_id, subagent_id, trace_id, span_id, ids, refs, payload)
+    select m.session_id, m.base + e.ordinal, e.type, p_owner, e.created_at, m.turn_id, e.step_id, e.tool_call_id,
+           e.action_id, e.task_id, e.run_id, e.subagent_id, coalesce(e.trace_id, m.trace_id),
+           coalesce(e.span_id, m.span_id), e.ids, e.refs, e.payload
+    from jsonb_to_recordset(p_batch -> 'events') as e(
+        lease integer, ordinal integer, type text, created_at timestamptz, step_id text,
+        tool_call_id text, action_id text, task_id text, run_id text, subagent_id text,
+        trace_id text, span_id text, ids jsonb, refs jsonb, payload jsonb)
+    join unnest(v_lease, v_session, v_base, v_turn, v_trace, v_span)
+        as m(lease, session_id, base, turn_id, trace_id, span_id) using (lease);
+
+    if p_batch -> 'messages' <> '[]' then
+        insert into session.chat_messages as old
+            (session_id, id, role, turn_id, position, status, synthetic, metadata_json, created_at)
+        select m.session_id, c.id, 'assistant', c.turn_id, m.base + c.ordinal, c.status, c.synthetic, c.metadata, c.created_at
+        from jsonb_to_recordset(p_batch -> 'messages') as c(
+            lease integer, id text, turn_id text, ordinal integer, status text, synthetic boolean,
+            metadata jsonb, created_at timestamptz)
+        join unnest(v_lease, v_session, v_base) as m(lease, session_id, base) using (lease)
+        on conflict (session_id, id) do update
+        set status = excluded.status, metadata_json = old.metadata_json || excluded.metadata_json;
+    end if;
+
+    if p_batch -> 'parts' <> '[]' then
+        insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
+        select m.session_id, p.message_id, p.index, p.id, p.type, p.data, m.base + p.ordinal
+        from jsonb_to_recordset(p_batch -> 'parts') as p(
+            lease integer, message_id text, index integer, id text, type text, data jsonb, ordinal integer)
+        join unnest(v_lease, v_session, v_base) as m(lease, session_id, base) using (lease)
+        on conflict (session_id, message_id, index) do update
+        set data_json = excluded.data_json, folded_seq = excluded.folded_seq;
+    end if;
+
+    if p_batch -> 'actions' <> '[]' then
+        insert into session.action
+            (session_id, id, tenant_id, turn_id, step_id, tool_call_id, kind, request, permission, pattern,
+             created_at, expires_at)
+        select m.session_id, a.id, m.tenant_id, a.turn_id, a.step_id, a.tool_call_id, a.kind, a.request, a.permission,
+               a.pattern, a.created_at, a.expires_at
+        from jsonb_to_recordset(p_batch -> 'actions') as a(
+            lease integer, id text, turn_id text, step_id text, tool_call_id text, kind text, request jsonb,
+            permission text, pattern text, created_at timestamptz, expires_at timestamptz)
+        join unnest(v_lease, v_session, v_tenant) as m(lease, session_id, tenant_id) using (lease);
+    end if;
+
+    if p_batch -> 'prompts' <> '[]' then
+        insert into session.prompt (tenant_id, digest, body)
+        select distinct on (m.tenant_id, p.digest) m.tenant_id, p.digest, p.body
+        from jsonb_to_recordset(p_batch -> 'prompts') as p(lease integer, digest text, body text)
+        join unnest(v_lease, v_tenant) as m(lease, tenant_id) using (lease)
+        -- In one order, or two flushes with the same prompts could wait for each other.
+        order by m.tenant_id, p.digest
+        on conflict do nothing;
+    end if;
+
+    for v_part in
+        select m.session_id, t.*
+        from jsonb_to_recordset(p_batch -> 'turns') as t(lease integer, id text, status text, view jsonb)
+        join unnest(v_lease, v_session) as m(lease, session_id) using (lease)
+    loop
+        update session.turn t set status = v_part.status, view = v_part.view
+        where t.session_id = v_part.session_id and t.id = v_part.id;
+    end loop;
+
+    for v_part in
+        select m.session_id, u.*
+        from jsonb_to_recordset(p_batch -> 'sums') as u(
+            lease integer, input_tokens bigint, output_tokens bigint, cost_micros bigint, model_calls bigint)
+        join unnest(v_lease, v_session) as m(lease, session_id) using (lease)
+    loop
+        update session.chat_sessions s
+        set updated_at = clock_timestamp(),
+            input_tokens = s.input_tokens + v_part.input_tokens,
+            output_tokens = s.output_tokens + v_part.output_tokens,
+            cost_micros = s.cost_micros + v_part.cost_micros,
+            model_calls = s.model_calls + v_part.model_calls
+        where s.id = v_part.session_id;
+    end loop;
+
+    for i in 1 .. cardinality(v_rows) loop
+        v_row := v_rows[i];
+        v_want := v_wants[i];
+        v_ends := v_want ->> 'ends';
+        v_parks := coalesce((v_want ->> 'parks')::boolean, false);
+        v_lets_go := v_ends is not null or v_parks;
+        lease := v_lease[i];
+        base := v_row.next_seq;
+        fired := null;
+        v_row.next_seq := v_row.next_seq + (v_want ->> 'count')::bigint;
+        v_row.status_message := coalesce(v_want ->> 'status_message', v_row.status_message);
+        if v_ends is not null then
+            v_row.status := v_ends;
+            v_row.active_turn := null;
+            v_row.interrupt_turn := null;
+            v_row.interrupt_by := null;
+            v_row.interrupt_reason := null;
+            -- Only an end without a hard error lets the queue go on.
+            if v_ends = 'idle' and v_row.queued > 0 then
+                select * into v_head from session.chat_messages c
+                where c.session_id = v_row.session_id and c.queue_rank is not null
+                order by c.queue_rank limit 1;
+                v_row.queued := v_row.queued - 1;
+                fired := session.fire(v_row.session_id, v_head.id, v_row.next_seq, v_row.queued, p_batch -> 'stamp');
+                v_row.next_seq := v_row.next_seq + 1;
+                v_row.status := 'ready';
+                v_row.active_turn := v_head.turn_id;
+            end if;
+        elsif v_parks then
+            v_row.status := 'ready';
+            -- The answer may have been faster, and so may somebody who wants to stop it.
+            if v_row.interrupt_turn is null then
+                v_row.status := coalesce(session.waits_for(v_row.session_id, v_row.active_turn), 'ready');
+            end if;
+        else
+            v_row.status := coalesce(v_want ->> 'status', v_row.status);
+        end if;
+        update session.run_state r
+        set next_seq = v_row.next_seq,
+            flush_no = r.flush_no + 1,
+            status = v_row.status,
+            status_message = v_row.status_message,
+            active_turn = v_row.active_turn,
+            owner = case when v_lets_go then null else r.owner end,
+            -- Who waited well does not pay for how often.
+            attempts = case when v_lets_go then 0 else r.attempts end,
+            interrupt_turn = v_row.interrupt_turn,
+            interrupt_by = v_row.interrupt_by,
+            interrupt_reason = v_row.interrupt_reason,
+            queued = v_row.queued
+        where r.session_id = v_row.session_id;
+        interrupt_turn := v_row.interrupt_turn;
+        interrupt_by := v_row.interrupt_by;
+        interrupt_reason := v_row.interrupt_reason;
+        ready := v_row.status = 'ready';
+        return next;
+    end loop;
+end;
+$$;
