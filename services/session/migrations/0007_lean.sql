@@ -1,11 +1,9 @@
 -- What a status may be, as a type of its own. A check of a table is read from its text again by
 -- every statement that writes there, and a list of words is a long text; what a domain allows,
--- a connection works out once. Only for the tables that every turn writes several times.
+-- a connection works out once. Only where every turn writes, and no function returns the column.
 
 create domain session.run_status as text check (value in
     ('idle', 'ready', 'busy', 'retrying', 'waiting_on_approval', 'waiting_on_user_input', 'error'));
-create domain session.turn_status as text check (value in
-    ('queued', 'accepted', 'running', 'waiting', 'completed', 'failed', 'cancelled'));
 create domain session.message_status as text check (value in
     ('queued', 'accepted', 'streaming', 'completed', 'failed', 'cancelled'));
 create domain session.message_role as text check (value in ('user', 'assistant'));
@@ -16,9 +14,6 @@ alter table session.run_state
     alter column status drop default,
     alter column status type session.run_status,
     alter column status set default 'idle';
-alter table session.turn
-    drop constraint turn_status_check,
-    alter column status type session.turn_status;
 alter table session.chat_messages
     drop constraint chat_messages_status_check,
     drop constraint chat_messages_role_check,

@@ -191,13 +191,16 @@ impl Pending {
         owner: &Owner,
     ) -> Result<(), serde_json::Error> {
         // Events of a turn belong to one trace, which need not be said of each.
-        let (trace_id, span_id) = match self.events.first() {
-            Some((event, _)) => (event.trace_id.clone(), event.span_id.clone()),
-            None => Default::default(),
+        let mut traces: Vec<_> =
+            self.events.iter().map(|(event, _)| (&event.trace_id, &event.span_id)).collect();
+        traces.dedup();
+        let (shared, trace_id, span_id) = match traces[..] {
+            [(trace_id, span_id)] => (true, trace_id.clone(), span_id.clone()),
+            _ => (false, String::new(), String::new()),
         };
         for (ordinal, (event, created_at)) in self.events.iter().enumerate() {
             let mut row = event_row(event, *created_at, lease, ordinal)?;
-            if (&row.trace_id, &row.span_id) == (&trace_id, &span_id) {
+            if shared {
                 (row.trace_id, row.span_id) = Default::default();
             }
             batch.events.push(row);
