@@ -17,7 +17,7 @@ mod serve;
 mod stop;
 mod peer;
 
-pub use args::Args;
+pub use args::{Args, seconds};
 pub use auth::{Auth, Caller, caller};
 pub use id::ParseIdError;
 pub use peer::Peer;

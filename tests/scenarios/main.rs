@@ -16,6 +16,7 @@ mod facts;
 mod bad_input;
 mod queue;
 mod approval;
+mod tool_call_with_large_result;
 mod interrupt;
 mod status;
 mod question;

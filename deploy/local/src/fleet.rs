@@ -54,6 +54,7 @@ impl Fleet {
             ("REDIS_URL".to_owned(), ground.redis_url.clone()),
             ("AUTH_INTERNAL_SECRET".to_owned(), keep::secret(&dir.join("internal.secret"))?),
             ("WORKSPACES_DIR".to_owned(), dir.join("workspaces").display().to_string()),
+            ("OUTPUTS_DIR".to_owned(), dir.join("outputs").display().to_string()),
         ];
         let mut firsts = Vec::new();
         for service in Service::ALL {

@@ -1,4 +1,5 @@
 mod files;
+mod outputs;
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,7 +10,7 @@ use proto::{
     tools::v1::{
         file_service_server::FileServiceServer,
         outcome::Result as PbResult,
-        output_service_server::{OutputService, OutputServiceServer},
+        output_service_server::OutputServiceServer,
         policy_service_server::{PolicyService, PolicyServiceServer},
         process_service_server::{ProcessService, ProcessServiceServer},
         tool_service_server::{ToolService, ToolServiceServer},
@@ -29,6 +30,7 @@ use crate::{
     execute::{Executor, Terms},
     facts::{self, int32, int64},
     outcome::Outcome,
+    outputs::Kept,
     store,
 };
 
@@ -42,11 +44,12 @@ const MOST_RULES: usize = 1_000;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
+    let outputs = outputs::Api { outputs: executor.outputs.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
-        .add_service(chassis::service!(OutputServiceServer::new(Later), args))
+        .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
         .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
 }
 
@@ -55,7 +58,6 @@ struct Later;
 
 impl WorkspaceService for Later {}
 impl ProcessService for Later {}
-impl OutputService for Later {}
 impl PolicyService for Later {}
 
 struct Api {
@@ -209,7 +211,11 @@ impl From<Outcome> for pb::Outcome {
             duration_ms: int32(outcome.metadata.duration.as_millis() as u64),
             truncated: outcome.metadata.truncated,
             output_bytes: int64(outcome.metadata.output_bytes),
-            ..ToolMetadata::default()
+            output_path: outcome.metadata.kept.as_ref().map(Kept::path).unwrap_or_default(),
+            output_ref: match &outcome.metadata.kept {
+                Some(kept) => kept.output_ref.to_string(),
+                None => String::new(),
+            },
         };
         let (result, error_kind) = match outcome.result {
             Ok(data) => (PbResult::DataJson(data.to_string()), String::new()),

@@ -14,7 +14,7 @@ use crate::{
     catalog::{About, Effect, Run, Tool},
     facts,
     outcome::{Failure, Kind, Metadata, Outcome},
-    output::Output,
+    printed::Printed,
     progress::Progress,
 };
 
@@ -95,16 +95,14 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
     let applied = facts::sandbox_applied(&child.report, run.profile, limit, PREVIEW_BYTES);
     run.facts.note(Payload::SandboxApplied(applied)).await;
 
-    let mut output = Output::new(PREVIEW_BYTES);
-    let ended = timeout(limit, follow(&mut child, &mut output, &run)).await;
+    let mut printed = Printed::new(&run, PREVIEW_BYTES);
+    let ended = timeout(limit, follow(&mut child, &mut printed)).await;
     let _ = child.kill().await;
-    if output.truncated() {
-        let truncated = facts::output_truncated(output.total(), output.kept());
-        run.facts.note(Payload::OutputTruncated(truncated)).await;
-    }
+    let (output, kept) = printed.finish().await;
     let metadata = Metadata {
         truncated: output.truncated(),
         output_bytes: output.total(),
+        kept,
         ..Metadata::default()
     };
     let result = match ended {
@@ -127,8 +125,7 @@ fn limit(timeout_ms: Option<u64>, patience: Option<Duration>) -> Duration {
 }
 
 /// Collects what the command prints until it ends, and passes the beginning of it on.
-async fn follow(child: &mut Child, output: &mut Output, run: &Run<'_>) -> Result<Exit, Error> {
-    let mut progress = Progress::new(run.facts, PREVIEW_BYTES);
+async fn follow(child: &mut Child, printed: &mut Printed<'_>) -> Result<Exit, Error> {
     let mut ticks = interval(Progress::PERIOD);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut buffer = vec![0; 64 * 1024];
@@ -136,15 +133,11 @@ async fn follow(child: &mut Child, output: &mut Output, run: &Run<'_>) -> Result
         tokio::select! {
             read = child.output.read(&mut buffer) => match read? {
                 0 => break,
-                read => {
-                    output.push(&buffer[..read]);
-                    progress.push(&buffer[..read]);
-                }
+                read => printed.push(&buffer[..read]).await,
             },
-            _ = ticks.tick() => progress.flush().await,
+            _ = ticks.tick() => printed.tell().await,
         }
     }
-    progress.finish().await;
     child.wait().await
 }
 

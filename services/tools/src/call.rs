@@ -4,6 +4,7 @@ use proto::tools::v1::Permissions;
 chassis::id!(SessionId, "ses");
 chassis::id!(ToolCallId, "call");
 chassis::id!(WorkspaceId, "ws");
+chassis::id!(OutputRef, "out");
 
 /// One call of one tool, by one owner of a session.
 #[derive(Debug, Clone)]

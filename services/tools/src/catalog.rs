@@ -5,7 +5,9 @@ use jsonschema::Validator;
 use sandbox::{Profile, Sandbox};
 use serde_json::Value;
 
-use crate::{bash::Bash, facts::Facts, hosted, outcome::Outcome};
+use crate::{
+    bash::Bash, facts::Facts, hosted, outcome::Outcome, outputs::Outputs, redact::Redactor,
+};
 
 /// Something an agent can do.
 pub trait Tool: Send + Sync {
@@ -21,6 +23,8 @@ pub struct Run<'a> {
     pub sandbox: &'a Sandbox,
     pub profile: &'a Profile,
     pub workspace: &'a Path,
+    pub outputs: &'a Outputs,
+    pub redactor: &'a Redactor,
 
     /// The longest the caller is willing to wait, if it said so.
     pub patience: Option<Duration>,

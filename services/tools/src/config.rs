@@ -1,4 +1,4 @@
-use std::{env, net::SocketAddr, path::PathBuf};
+use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use sandbox::Tier;
@@ -13,6 +13,22 @@ pub struct Config {
     /// Directory that holds the workspaces, one directory per tenant.
     #[arg(long, env, default_value = "/var/lib/windlass/workspaces")]
     pub workspaces_dir: PathBuf,
+
+    /// Directory that holds what tools printed beyond what the log takes.
+    #[arg(long, env, default_value = "/var/lib/windlass/outputs")]
+    pub outputs_dir: PathBuf,
+
+    /// How many bytes of one output are kept at most.
+    #[arg(long, env, default_value_t = 256 * 1024 * 1024)]
+    pub output_bytes: u64,
+
+    /// Seconds an output is kept.
+    #[arg(long, env, default_value = "604800", value_parser = chassis::seconds)]
+    pub output_retention: Duration,
+
+    /// File with secrets, one per line, that are never shown or kept of what tools print.
+    #[arg(long, env)]
+    pub redact_file: Option<PathBuf>,
 
     /// The program that builds sandboxes. Unset: `sandbox-init` beside this executable.
     #[arg(long, env)]

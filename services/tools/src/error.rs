@@ -5,7 +5,7 @@ use sandbox::Tier;
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
-use crate::call::{SessionId, ToolCallId, WorkspaceId};
+use crate::call::{OutputRef, SessionId, ToolCallId, WorkspaceId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -42,6 +42,9 @@ pub enum Error {
 
     #[error("{0:?} leads out of the workspace")]
     PathOutside(String),
+
+    #[error("there is no output {0}, or it has expired")]
+    OutputNotFound(OutputRef),
 
     #[error("file system failed")]
     Files(#[from] io::Error),
@@ -88,6 +91,9 @@ impl From<Error> for Status {
             }
             Error::PathNotFound(path) => (Reason::PathNotFound, vec![("path", path.clone())]),
             Error::PathOutside(path) => (Reason::PathOutside, vec![("path", path.clone())]),
+            Error::OutputNotFound(id) => {
+                (Reason::OutputNotFound, vec![("output_ref", id.to_string())])
+            }
             Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };

@@ -22,6 +22,8 @@ use crate::{
     evaluate::evaluate,
     facts::{self, Answer, Facts},
     outcome::{Failure, Kind, Outcome},
+    outputs::Outputs,
+    redact::Redactor,
     store, workspace,
 };
 
@@ -50,6 +52,8 @@ pub struct Executor {
     pub machine: Report,
     pub minimum_tier: Tier,
     pub workspaces: PathBuf,
+    pub outputs: Arc<Outputs>,
+    pub redactor: Redactor,
     pub room: Arc<Semaphore>,
 }
 
@@ -134,6 +138,8 @@ impl Executor {
             sandbox: &self.sandbox,
             profile: &profile,
             workspace: &workspace,
+            outputs: &self.outputs,
+            redactor: &self.redactor,
             patience: terms.patience,
             facts,
         };
@@ -163,7 +169,12 @@ mod tests {
     use super::*;
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
+        let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
+            outputs: Arc::new(outputs),
+            redactor: Redactor::default(),
             catalog: Catalog::built_in().unwrap(),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
@@ -181,8 +192,8 @@ mod tests {
         report
     }
 
-    #[test]
-    fn a_machine_below_the_minimum_runs_nothing() {
+    #[tokio::test]
+    async fn a_machine_below_the_minimum_runs_nothing() {
         let weak = executor(machine_without(Layer::Proc), Tier::A);
         let status = Status::from(weak.prepare().unwrap_err());
         assert_eq!(status.message(), "this machine's sandbox is of tier B, A is demanded");
@@ -190,8 +201,8 @@ mod tests {
         assert!(executor(machine_without(Layer::Seccomp), Tier::C).prepare().is_err());
     }
 
-    #[test]
-    fn a_machine_runs_only_so_much() {
+    #[tokio::test]
+    async fn a_machine_runs_only_so_much() {
         let busy = executor(machine_without(Layer::Proc), Tier::B);
         let room = busy.prepare().unwrap();
         assert!(matches!(busy.prepare(), Err(Error::Overloaded)));

@@ -16,6 +16,7 @@ use crate::{
     call::Call,
     evaluate::{Evaluation, Verdict, action_name, mode_name, source_name},
     outcome::Outcome,
+    outputs::Kept,
     rules,
 };
 
@@ -35,6 +36,17 @@ impl<'a> Facts<'a> {
     /// Puts something on record. Waits while the caller is behind.
     pub async fn note(&self, payload: Payload) {
         self.send(Item::Fact(about(self.call, payload).into())).await;
+    }
+
+    /// Puts on record what became of an output.
+    pub async fn note_output(&self, kept: &Kept, payload: Payload) {
+        let fact = Event { output_ref: kept.output_ref.to_string(), ..about(self.call, payload) };
+        self.send(Item::Fact(fact.into())).await;
+    }
+
+    /// What all of this is about.
+    pub fn call(&self) -> &Call {
+        self.call
     }
 
     pub async fn end(&self, outcome: Outcome) {
@@ -127,7 +139,18 @@ pub fn progress(text: String) -> ToolProgress {
     ToolProgress { stream: "stdout".into(), text }
 }
 
-/// Output was cut: what is left is in the outcome, and only there.
+/// Output was too much for the log and is kept beside it.
+pub fn output_spilled(total: u64, kept: &Kept) -> OutputStored {
+    OutputStored {
+        total_bytes: int64(total),
+        kept_bytes: int64(kept.bytes),
+        output_path: kept.path(),
+        digest: format!("sha256:{}", kept.digest),
+        ..OutputStored::default()
+    }
+}
+
+/// Output was cut, and what is missing is nowhere.
 pub fn output_truncated(total: u64, kept: u64) -> OutputStored {
     OutputStored { total_bytes: int64(total), kept_bytes: int64(kept), ..OutputStored::default() }
 }

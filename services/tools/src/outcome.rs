@@ -2,6 +2,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::outputs::Kept;
+
 /// How every call ends, whatever happened: the uniform envelope.
 #[derive(Debug)]
 pub struct Outcome {
@@ -17,6 +19,9 @@ pub struct Metadata {
     /// The data is a preview of `output_bytes`.
     pub truncated: bool,
     pub output_bytes: u64,
+
+    /// Where the rest is, if it was kept.
+    pub kept: Option<Kept>,
 }
 
 /// What went wrong, for the model to read.

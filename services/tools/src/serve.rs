@@ -8,7 +8,10 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, workspace};
+use crate::{
+    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
+    redact::Redactor, workspace,
+};
 
 /// Runs the service until `stop`.
 pub async fn serve(
@@ -23,6 +26,13 @@ pub async fn serve(
     workspace::create_root(&config.workspaces_dir).with_context(|| {
         format!("cannot make WORKSPACES_DIR {}", config.workspaces_dir.display())
     })?;
+    let (folder, retention) = (&config.outputs_dir, config.output_retention);
+    let outputs = Outputs::open(db.clone(), folder, config.output_bytes, retention)?;
+    let outputs = Arc::new(outputs);
+    let redactor = match &config.redact_file {
+        Some(path) => Redactor::read(path)?,
+        None => Redactor::default(),
+    };
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init);
     let machine = sandbox
@@ -41,8 +51,12 @@ pub async fn serve(
         machine,
         minimum_tier: config.sandbox_minimum_tier,
         workspaces: config.workspaces_dir.clone(),
+        outputs: outputs.clone(),
+        redactor,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
+    let (sweeping, over) = (outputs.clone(), stop.clone());
+    tokio::spawn(async move { sweeping.sweep(over).await });
     let health = json!({ "tier": tier, "missing": missing });
     Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())

@@ -1,3 +1,5 @@
+pub mod outputs;
+
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};
 

@@ -120,10 +120,31 @@ async fn long_output_is_cut_in_the_middle(db: PgPool) {
     assert!(output.contains("\n\n[4967244 bytes omitted]\n\n"), "{}", &output[16_300..16_500]);
     assert!(output.len() < 33_000);
     assert!(ended.progress().len() <= 32 * 1024);
-    assert_eq!(ended.names().last(), Some(&"output.truncated"));
+    assert_eq!(ended.names().last(), Some(&"output.spilled"));
     let metadata = ended.outcome.metadata.unwrap();
     assert!(metadata.truncated);
     assert_eq!(metadata.output_bytes, 5_000_012);
+    assert_eq!(metadata.output_path, format!("/outputs/{}", metadata.output_ref));
+}
+
+#[sqlx::test(migrations = false)]
+async fn of_more_than_is_kept_the_beginning_is_kept(db: PgPool) {
+    let world = World::with(db, &["--output-bytes", "1000000"]).await;
+    let ended = world.execute(world.bash("head -c 5000000 /dev/zero")).await.unwrap();
+    assert_eq!(ended.names()[2..], ["output.spilled", "output.truncated"]);
+    let Some(Payload::OutputTruncated(cut)) = &ended.facts[3].payload else { panic!() };
+    assert_eq!((cut.total_bytes, cut.kept_bytes), (5_000_000, 1_000_000));
+}
+
+#[sqlx::test(migrations = false)]
+async fn secrets_of_the_host_are_not_shown(db: PgPool) {
+    let secrets = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(secrets.path(), "correct-horse\n").unwrap();
+    let world = World::with(db, &["--redact-file", secrets.path().to_str().unwrap()]).await;
+    let script = "printf 'key=corr'; sleep 0.2; echo 'ect-horse!'";
+    let ended = world.execute(world.bash(script)).await.unwrap();
+    assert_eq!(ended.data()["output"], "key=[redacted]!\n");
+    assert_eq!(ended.progress(), "key=[redacted]!\n");
 }
 
 #[sqlx::test(migrations = false)]

@@ -63,6 +63,8 @@ impl World {
         // All services are configured alike; this one does not use Redis yet.
         args.extend(["--redis-url", "redis://127.0.0.1:1"]);
         args.extend(["--workspaces-dir", workspaces.to_str().unwrap()]);
+        let outputs = folder.path().join("outputs");
+        args.extend(["--outputs-dir", outputs.to_str().unwrap()]);
         args.extend(["--sandbox-init", init.to_str().unwrap()]);
         args.extend(flags);
         let config = Config::parse_from(args);
