@@ -73,6 +73,7 @@ impl Tool for Bash {
             }),
             effect: Effect::Destroys,
             command: Some("command"),
+            path: None,
         }
     }
 

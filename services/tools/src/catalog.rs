@@ -6,7 +6,8 @@ use sandbox::{Profile, Sandbox};
 use serde_json::Value;
 
 use crate::{
-    bash::Bash, facts::Facts, hosted, outcome::Outcome, outputs::Outputs, redact::Redactor,
+    bash::Bash, edit::Edit, facts::Facts, glob::Glob, grep::Grep, hosted, outcome::Outcome,
+    outputs::Outputs, read::Read, redact::Redactor, write::Write,
 };
 
 /// Something an agent can do.
@@ -44,6 +45,9 @@ pub struct About {
     /// The field of its input that is a command line, which rules are compared with. Absent:
     /// they are compared with the tool's name.
     pub command: Option<&'static str>,
+
+    /// The field of its input that is a path in the workspace, which rules are compared with.
+    pub path: Option<&'static str>,
 }
 
 /// The worst that a tool may do.
@@ -72,7 +76,15 @@ pub struct Catalog(BTreeMap<&'static str, Entry>);
 
 impl Catalog {
     pub fn built_in() -> anyhow::Result<Catalog> {
-        let here = [Box::new(Bash) as Box<dyn Tool>].map(|tool| (tool.about(), Some(tool)));
+        let here: [Box<dyn Tool>; 6] = [
+            Box::new(Bash),
+            Box::new(Read),
+            Box::new(Write),
+            Box::new(Edit),
+            Box::new(Glob),
+            Box::new(Grep),
+        ];
+        let here = here.map(|tool| (tool.about(), Some(tool)));
         let hosted = hosted::tools().map(|about| (about, None));
         let entry = |(about, tool): (About, Option<Box<dyn Tool>>)| {
             let validator = jsonschema::validator_for(&about.input_schema)?;

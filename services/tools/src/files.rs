@@ -1,9 +1,16 @@
-//! The files of a workspace, read from outside of the sandbox.
+//! The files of a workspace, reached from outside of the sandbox.
 //!
 //! Commands may be at work in the same directory and are not trusted: between a check of a path
 //! and its use they could put a link in its place. So it is the kernel that keeps every path
 //! beneath the workspace while it opens it, and whatever is said about a file is said about
 //! what was opened.
+
+mod place;
+mod draft;
+mod delete;
+mod nearby;
+pub mod walk;
+mod ignored;
 
 use std::{
     collections::BinaryHeap,
@@ -11,7 +18,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::fs::FileExt as _,
+        unix::fs::{FileExt as _, MetadataExt as _},
     },
     path::Path,
 };
@@ -22,7 +29,11 @@ use nix::{
     errno::Errno,
     fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2},
     sys::stat::Mode,
+    unistd::{Gid, Uid, geteuid},
 };
+
+pub use draft::Draft;
+pub use place::{Parents, Place};
 
 use crate::{
     call::WorkspaceId,
@@ -31,7 +42,13 @@ use crate::{
 };
 
 /// The directory of a workspace, held open.
-pub struct Workspace(OwnedFd);
+pub struct Workspace {
+    directory: OwnedFd,
+
+    /// Who owns what we make, where that would not be so by itself: as root we work for the
+    /// user that commands run as, which is the owner of the workspace.
+    owner: Option<(Uid, Gid)>,
+}
 
 /// A part of a file.
 #[derive(Debug)]
@@ -39,6 +56,9 @@ pub struct Piece {
     pub data: Vec<u8>,
     pub size_bytes: u64,
 }
+
+/// A pipe that nobody writes to would make us wait, and a terminal would become ours.
+const TO_READ: OFlag = OFlag::O_RDONLY.union(OFlag::O_NONBLOCK).union(OFlag::O_NOCTTY);
 
 /// How often a path is looked up again that somebody is moving about.
 const ATTEMPTS: usize = 16;
@@ -49,12 +69,22 @@ const LONGEST_QUOTE: usize = 200;
 impl Workspace {
     /// A workspace that was used before: reading makes none.
     pub fn find(root: &Path, tenant: &Tenant, id: WorkspaceId) -> Result<Workspace> {
-        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-        match open(&workspace::path(root, tenant, id), flags, Mode::empty()) {
-            Ok(directory) => Ok(Workspace(directory)),
-            Err(Errno::ENOENT) => Err(Error::WorkspaceNotFound(id)),
-            Err(errno) => Err(Error::Files(errno.into())),
+        match Workspace::at(&workspace::path(root, tenant, id)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Error::WorkspaceNotFound(id))
+            }
+            found => Ok(found?),
         }
+    }
+
+    /// The workspace in this directory, whose path nobody but us can change.
+    pub fn at(path: &Path) -> io::Result<Workspace> {
+        let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        let directory = open(path, flags, Mode::empty())?;
+        let metadata = File::from(directory.try_clone()?).metadata()?;
+        let foreign = geteuid().is_root() && metadata.uid() != 0;
+        let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
+        Ok(Workspace { directory, owner: foreign.then_some(owner) })
     }
 
     /// What a path is; of a link, the link itself.
@@ -66,21 +96,9 @@ impl Workspace {
     /// The first `limit` entries of a directory whose names come after `after`, in order of
     /// name.
     pub fn list(&self, path: &str, after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Metadata)>> {
-        let directory = self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        // Of a directory of any size, no more is remembered than was asked for.
-        let mut names = BinaryHeap::new();
-        for entry in Dir::from_fd(directory.try_clone()?).map_err(io::Error::from)? {
-            let entry = entry.map_err(io::Error::from)?;
-            let name = entry.file_name().to_bytes();
-            if name > after && !matches!(name, b"." | b"..") {
-                names.push(name.to_owned());
-            }
-            if names.len() > limit {
-                names.pop();
-            }
-        }
+        let directory = self.open_directory(path)?;
         let mut entries = Vec::new();
-        for name in names.into_sorted_vec() {
+        for name in first_names(directory.try_clone()?, after, limit)? {
             let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW;
             match openat2(&directory, name.as_slice(), how(flags)) {
                 Ok(file) => entries.push((name, File::from(file).metadata()?)),
@@ -94,35 +112,27 @@ impl Workspace {
 
     /// At most `limit` bytes of a file from `offset`; none behind its end.
     pub fn read(&self, path: &str, offset: u64, limit: usize) -> Result<Piece> {
-        // A pipe that nobody writes to would make us wait.
-        let file = self.open(path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY)?;
-        let file = File::from(file);
-        let metadata = file.metadata()?;
-        if !metadata.is_file() {
-            let problem = if metadata.is_dir() { "is a directory" } else { "is no regular file" };
-            return Err(Error::Invalid { field: "path", problem: problem.into() });
-        }
+        let (file, metadata) = self.open_file(path)?;
         let size_bytes = metadata.len();
         let rest = size_bytes.saturating_sub(offset).try_into().unwrap_or(usize::MAX);
-        let mut data = vec![0; limit.min(rest)];
-        let mut filled = 0;
-        while filled < data.len() {
-            match file.read_at(&mut data[filled..], offset + filled as u64) {
-                // It has become shorter.
-                Ok(0) => break,
-                Ok(read) => filled += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        data.truncate(filled);
+        let data = read_at(&file, offset, limit.min(rest))?;
         Ok(Piece { data, size_bytes })
+    }
+
+    /// A regular file, to be read. Links within the workspace are followed.
+    pub fn open_file(&self, path: &str) -> Result<(File, Metadata)> {
+        regular(self.open(path, TO_READ)?)
+    }
+
+    /// A directory. Links within the workspace are followed.
+    pub fn open_directory(&self, path: &str) -> Result<OwnedFd> {
+        self.open(path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)
     }
 
     fn open(&self, path: &str, flags: OFlag) -> Result<OwnedFd> {
         let name = if path.is_empty() { "." } else { path };
         for _ in 0..ATTEMPTS {
-            match openat2(self.0.as_fd(), name, how(flags)) {
+            match openat2(self.directory.as_fd(), name, how(flags)) {
                 Ok(file) => return Ok(file),
                 Err(Errno::EAGAIN) => (),
                 Err(errno) => return Err(explain(path, errno)),
@@ -133,15 +143,64 @@ impl Workspace {
     }
 }
 
+/// What was opened, if it is a file that has content of its own.
+fn regular(file: OwnedFd) -> Result<(File, Metadata)> {
+    let file = File::from(file);
+    let metadata = file.metadata()?;
+    if metadata.is_dir() {
+        Err(invalid("is a directory"))
+    } else if !metadata.is_file() {
+        Err(invalid("is no regular file"))
+    } else {
+        Ok((file, metadata))
+    }
+}
+
+/// At most `limit` bytes from `offset`. A file that has become shorter gives less.
+pub fn read_at(file: &File, offset: u64, limit: usize) -> io::Result<Vec<u8>> {
+    let mut data = vec![0; limit];
+    let mut filled = 0;
+    while filled < limit {
+        match file.read_at(&mut data[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(read) => filled += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+            Err(error) => return Err(error),
+        }
+    }
+    data.truncate(filled);
+    Ok(data)
+}
+
+/// The first `limit` names of a directory that come after `after`, in order. Of a directory of
+/// any size, no more is remembered than was asked for.
+fn first_names(directory: OwnedFd, after: &[u8], limit: usize) -> io::Result<Vec<Vec<u8>>> {
+    let mut names = BinaryHeap::new();
+    for entry in Dir::from_fd(directory)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if name > after && !matches!(name, b"." | b"..") {
+            names.push(name.to_owned());
+        }
+        if names.len() > limit {
+            names.pop();
+        }
+    }
+    Ok(names.into_sorted_vec())
+}
+
+fn invalid(problem: &str) -> Error {
+    Error::Invalid { field: "path", problem: problem.into() }
+}
+
 fn explain(path: &str, errno: Errno) -> Error {
     let path = shorten(path);
-    let invalid = |problem: &str| Error::Invalid { field: "path", problem: problem.into() };
     match errno {
         Errno::EXDEV => Error::PathOutside(path),
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::ENXIO => {
             Error::PathNotFound(path)
         }
-        Errno::EACCES => invalid("may not be read"),
+        Errno::EACCES | Errno::EPERM => invalid("permission is denied"),
         errno => Error::Files(errno.into()),
     }
 }

@@ -1,20 +1,25 @@
+mod transfer;
+
 use std::{
     fs::Metadata,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::PathBuf,
+    time::Duration,
 };
 
 use chassis::Tenant;
 use data_encoding::BASE64URL_NOPAD;
 use proto::tools::v1::{self as pb, file::Kind, file_service_server::FileService};
-use tonic::{Request, Response, Status};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
 use super::{invalid, parse};
 use crate::{
+    blocking,
     call::WorkspaceId,
     error::{Error, Result},
     facts::int64,
-    files::Workspace,
+    files::{Draft, Parents, Workspace},
 };
 
 /// Limits that the contract promises.
@@ -22,6 +27,9 @@ const LONGEST_PATH: usize = 4_096;
 const LARGEST_PAGE: i32 = 1_000;
 const USUAL_PAGE: i32 = 200;
 const LARGEST_PIECE: i32 = 1024 * 1024;
+
+/// How long the disk may take for one request.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Files {
     pub workspaces: PathBuf,
@@ -45,7 +53,7 @@ impl FileService for Files {
             .map_err(|_| Error::InvalidCursor)?;
         let path = path(request.path)?;
         let listed = path.clone();
-        let list = move |workspace: Workspace| workspace.list(&listed, &after, limit + 1);
+        let list = move |workspace: &Workspace, _: &_| workspace.list(&listed, &after, limit + 1);
         let mut entries = self.within(tenant, &request.workspace_id, list).await?;
         let more = entries.len() > limit;
         entries.truncate(limit);
@@ -69,7 +77,7 @@ impl FileService for Files {
         let request = request.into_inner();
         let path = path(request.path)?;
         let wanted = path.clone();
-        let stat = move |workspace: Workspace| workspace.stat(&wanted);
+        let stat = move |workspace: &Workspace, _: &_| workspace.stat(&wanted);
         let metadata = self.within(tenant, &request.workspace_id, stat).await?;
         let file = Some(encode(plain(&path), &metadata));
         Ok(Response::new(pb::StatFileResponse { file }))
@@ -88,26 +96,133 @@ impl FileService for Files {
             limit @ 1..=LARGEST_PIECE => limit as usize,
             _ => return Err(invalid("limit", "is not between 0 and 1048576").into()),
         };
-        let read = move |workspace: Workspace| workspace.read(&path, offset, limit);
+        let read = move |workspace: &Workspace, _: &_| workspace.read(&path, offset, limit);
         let piece = self.within(tenant, &request.workspace_id, read).await?;
         let size_bytes = int64(piece.size_bytes);
         Ok(Response::new(pb::ReadFileResponse { data: piece.data, size_bytes }))
     }
+
+    async fn write_file(
+        &self,
+        request: Request<pb::WriteFileRequest>,
+    ) -> Result<Response<pb::WriteFileResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = request.into_inner();
+        let path = path(request.path)?;
+        let data = piece(request.data)?;
+        let written = path.clone();
+        let write = move |workspace: &Workspace, stop: &CancellationToken| {
+            let mut draft = Draft::new(workspace.place_of_file(&written, Parents::Create)?)?;
+            draft.write(&data)?;
+            wanted(stop)?;
+            draft.publish()
+        };
+        let published = self.within(tenant, &request.workspace_id, write).await?;
+        let file = Some(encode(plain(&path), &published.metadata));
+        Ok(Response::new(pb::WriteFileResponse { file }))
+    }
+
+    async fn move_file(
+        &self,
+        request: Request<pb::MoveFileRequest>,
+    ) -> Result<Response<pb::MoveFileResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = request.into_inner();
+        let old_path = path(request.path)?;
+        let new_path = path(request.new_path).map_err(about_new_path)?;
+        let moved_path = new_path.clone();
+        let rename = move |workspace: &Workspace, stop: &CancellationToken| {
+            let old = workspace.place(&old_path, Parents::Expect)?;
+            if old.stat()?.is_none() {
+                return Err(Error::PathNotFound(old_path));
+            }
+            let new = workspace.place(&moved_path, Parents::Create).map_err(about_new_path)?;
+            wanted(stop)?;
+            old.move_to(&new)?;
+            new.stat()?.ok_or(Error::PathNotFound(moved_path))
+        };
+        let metadata = self.within(tenant, &request.workspace_id, rename).await?;
+        let file = Some(encode(plain(&new_path), &metadata));
+        Ok(Response::new(pb::MoveFileResponse { file }))
+    }
+
+    async fn delete_file(
+        &self,
+        request: Request<pb::DeleteFileRequest>,
+    ) -> Result<Response<pb::DeleteFileResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = request.into_inner();
+        let path = path(request.path)?;
+        let delete = move |workspace: &Workspace, stop: &CancellationToken| {
+            match workspace.place(&path, Parents::Expect) {
+                // Neither it nor the directory it was in is there.
+                Err(Error::PathNotFound(_)) => Ok(()),
+                place => place?.delete(stop),
+            }
+        };
+        self.within(tenant, &request.workspace_id, delete).await?;
+        Ok(Response::new(pb::DeleteFileResponse {}))
+    }
+
+    async fn upload_file(
+        &self,
+        request: Request<Streaming<pb::UploadFileRequest>>,
+    ) -> Result<Response<pb::UploadFileResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let file = Some(transfer::upload(self, tenant, request.into_inner()).await?);
+        Ok(Response::new(pb::UploadFileResponse { file }))
+    }
+
+    async fn download_file(
+        &self,
+        request: Request<pb::DownloadFileRequest>,
+    ) -> Result<Response<BoxStream<pb::DownloadFileResponse>>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let pieces = transfer::download(self, tenant, request.into_inner()).await?;
+        Ok(Response::new(Box::pin(pieces)))
+    }
 }
 
 impl Files {
-    /// Looks into one of the tenant's workspaces, where waiting for a disk harms nobody.
+    /// Does something in one of the tenant's workspaces, where waiting for a disk harms nobody.
     async fn within<T: Send + 'static>(
         &self,
         tenant: Tenant,
         workspace_id: &str,
-        look: impl FnOnce(Workspace) -> Result<T> + Send + 'static,
+        work: impl FnOnce(&Workspace, &CancellationToken) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let id: WorkspaceId = parse("workspace_id", workspace_id)?;
         let root = self.workspaces.clone();
-        let looking =
-            tokio::task::spawn_blocking(move || Workspace::find(&root, &tenant, id).and_then(look));
-        looking.await.map_err(|error| Error::Files(error.into()))?
+        on_disk(move |stop| work(&Workspace::find(&root, &tenant, id)?, stop)).await
+    }
+}
+
+async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce(&CancellationToken) -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let done = blocking::work(PATIENCE, work).await;
+    done.unwrap_or_else(|blocking::TimedOut| Err(std::io::Error::other("disk too slow").into()))
+}
+
+/// A change that nobody waits for any more must not happen.
+fn wanted(stop: &CancellationToken) -> Result<()> {
+    match stop.is_cancelled() {
+        true => Err(std::io::Error::from(std::io::ErrorKind::Interrupted).into()),
+        false => Ok(()),
+    }
+}
+
+fn about_new_path(error: Error) -> Error {
+    match error {
+        Error::Invalid { field: "path", problem } => Error::Invalid { field: "new_path", problem },
+        error => error,
+    }
+}
+
+fn piece(data: Vec<u8>) -> Result<Vec<u8>> {
+    match data.len() <= LARGEST_PIECE as usize {
+        true => Ok(data),
+        false => Err(invalid("data", "is larger than 1 MiB")),
     }
 }
 

@@ -25,11 +25,16 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
     }
     expect![[r#"
         bash of tools: read-only false, destructive true
+        edit of tools: read-only false, destructive false
+        glob of tools: read-only true, destructive false
+        grep of tools: read-only true, destructive false
         memory_delete of session: read-only false, destructive false
         memory_list of session: read-only true, destructive false
         memory_read of session: read-only true, destructive false
         memory_write of session: read-only false, destructive false
         question of session: read-only false, destructive false
+        read of tools: read-only true, destructive false
+        write of tools: read-only false, destructive false
     "#]]
     .assert_eq(&lines);
     assert!(response.next_page_token.is_empty());

@@ -1,14 +1,14 @@
 use expect_test::expect;
 use proto::tools::v1::{
     File, ListFilesRequest, ListFilesResponse, ReadFileRequest, ReadFileResponse, StatFileRequest,
-    WriteFileRequest, file_service_client::FileServiceClient,
+    file_service_client::FileServiceClient,
 };
 use sqlx::PgPool;
 use tonic::{Code, Status, transport::Channel};
 
 use crate::world::{World, assert_code, explain};
 
-fn client(world: &World) -> FileServiceClient<Channel> {
+pub fn client(world: &World) -> FileServiceClient<Channel> {
     FileServiceClient::new(world.peer.channel())
 }
 
@@ -17,7 +17,7 @@ async fn list(world: &World, request: ListFilesRequest) -> Result<ListFilesRespo
     Ok(client(world).list_files(request).await?.into_inner())
 }
 
-async fn stat(world: &World, workspace_id: &str, path: &str) -> Result<File, Status> {
+pub async fn stat(world: &World, workspace_id: &str, path: &str) -> Result<File, Status> {
     let request = StatFileRequest { workspace_id: workspace_id.into(), path: path.into() };
     let request = world.peer.request(&world.caller, request);
     Ok(client(world).stat_file(request).await?.into_inner().file.unwrap())
@@ -28,14 +28,7 @@ async fn read(world: &World, request: ReadFileRequest) -> Result<ReadFileRespons
     Ok(client(world).read_file(request).await?.into_inner())
 }
 
-/// A workspace as a command left it.
-async fn workspace(world: &World, command: &str) -> String {
-    let call = world.bash(command);
-    assert_eq!(world.execute(call.clone()).await.unwrap().data()["exit_code"], 0);
-    call.workspace_id
-}
-
-fn show(file: &File) -> String {
+pub fn show(file: &File) -> String {
     let File { path, size_bytes, executable, modify_time, .. } = file;
     assert!(modify_time.unwrap().seconds > 1_600_000_000);
     let kind = file.kind().as_str_name();
@@ -50,7 +43,7 @@ async fn a_directory_is_listed_in_pages(db: PgPool) {
     let world = World::start(db).await;
     let command = "mkdir -p src/deep empty; echo main > src/main.rs; printf x > run; \
                    chmod +x run; ln -s src link; ln -s /etc out; mkfifo pipe; touch .hidden";
-    let workspace_id = workspace(&world, command).await;
+    let workspace_id = world.workspace(command).await;
     let request = ListFilesRequest { workspace_id, ..ListFilesRequest::default() };
 
     let all = list(&world, request.clone()).await.unwrap();
@@ -94,7 +87,7 @@ async fn a_file_is_read_in_pieces(db: PgPool) {
     let world = World::start(db).await;
     let command = "mkdir a; printf 0123456789 > a/digits; ln -s a/digits link; \
                    head -c 1500000 /dev/zero > large";
-    let workspace_id = workspace(&world, command).await;
+    let workspace_id = world.workspace(command).await;
     let request =
         ReadFileRequest { workspace_id, path: "a/digits".into(), ..ReadFileRequest::default() };
     let piece = async |path: &str, offset, limit| {
@@ -122,7 +115,7 @@ async fn no_path_leads_out_of_a_workspace(db: PgPool) {
     let world = World::start(db).await;
     let command = "mkdir -p a; echo kept > a/note; ln -s .. up; ln -s /etc/passwd absolute; \
                    ln -s /workspace/a/note inside; ln -s loop loop; ln -s gone dangling; mkfifo pipe";
-    let workspace_id = workspace(&world, command).await;
+    let workspace_id = world.workspace(command).await;
     let mut lines = String::new();
     for path in [
         "..",
@@ -193,7 +186,7 @@ async fn no_path_leads_out_of_a_workspace(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_workspace_is_its_tenants_alone(db: PgPool) {
     let mut world = World::start(db).await;
-    let workspace_id = workspace(&world, "echo kept > note").await;
+    let workspace_id = world.workspace("echo kept > note").await;
     let unused = world.bash("true").workspace_id;
     let status = stat(&world, &unused, "").await.unwrap_err();
     assert!(explain(&status).contains("REASON_WORKSPACE_NOT_FOUND"), "{status:?}");
@@ -220,7 +213,7 @@ async fn a_workspace_is_its_tenants_alone(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_bad_request_about_files_names_its_field(db: PgPool) {
     let world = World::start(db).await;
-    let workspace_id = workspace(&world, "touch a").await;
+    let workspace_id = world.workspace("touch a").await;
     let listing =
         ListFilesRequest { workspace_id: workspace_id.clone(), ..ListFilesRequest::default() };
     let reading = ReadFileRequest {
@@ -251,7 +244,4 @@ async fn a_bad_request_about_files_names_its_field(db: PgPool) {
         InvalidArgument REASON_INVALID_FIELD: invalid workspace_id: expected ws_ and 26 characters
     "#]]
     .assert_eq(&lines);
-
-    let request = world.peer.request(&world.caller, WriteFileRequest::default());
-    assert_code(&client(&world).write_file(request).await.unwrap_err(), Code::Unimplemented);
 }

@@ -5,6 +5,12 @@
 
 mod bash;
 mod calls;
+mod changes;
 mod fence;
+mod file_tools;
 mod files;
+mod hostile;
+mod races;
+mod searches;
+mod transfers;
 mod world;

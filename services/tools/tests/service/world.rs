@@ -113,6 +113,30 @@ impl World {
         call
     }
 
+    /// Runs a tool in a workspace that may have been used before.
+    pub async fn tool(&self, workspace_id: &str, tool: &str, input: Value) -> Ended {
+        let call = Call { workspace_id: workspace_id.into(), ..self.call(tool, input) };
+        self.execute(call).await.unwrap()
+    }
+
+    /// A workspace as a command left it.
+    pub async fn workspace(&self, command: &str) -> String {
+        let call = self.bash(command);
+        assert_eq!(self.execute(call.clone()).await.unwrap().data()["exit_code"], 0);
+        call.workspace_id
+    }
+
+    /// What a command prints in a workspace that was used before.
+    pub async fn prints(&self, workspace_id: &str, command: &str) -> String {
+        let call = Call { workspace_id: workspace_id.into(), ..self.bash(command) };
+        self.execute(call).await.unwrap().data()["output"].as_str().unwrap().to_owned()
+    }
+
+    /// Where the files of a workspace are.
+    pub fn folder(&self, workspace_id: &str) -> PathBuf {
+        self.workspaces.join(self.caller.tenant.as_str()).join(workspace_id)
+    }
+
     pub async fn evaluate(&self, call: Call) -> Result<EvaluateResponse, Status> {
         let request = self.peer.request(&self.caller, EvaluateRequest { call: Some(call) });
         Ok(self.client.clone().evaluate(request).await?.into_inner())
@@ -163,9 +187,7 @@ impl World {
     }
 
     pub fn read(&self, call: &Call, file: &str) -> String {
-        let tenant = self.caller.tenant.as_str();
-        let path = self.workspaces.join(tenant).join(&call.workspace_id).join(file);
-        std::fs::read_to_string(path).unwrap_or_default()
+        std::fs::read_to_string(self.folder(&call.workspace_id).join(file)).unwrap_or_default()
     }
 }
 

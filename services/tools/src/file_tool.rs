@@ -1,0 +1,93 @@
+//! What the tools that work on files have in common. They run in this process and not in a
+//! sandbox, so all they touch they reach through a [`Workspace`].
+
+use std::time::Duration;
+
+use proto::event::v1::{Payload, SandboxViolation};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    blocking,
+    catalog::Run,
+    error::Error,
+    files::Workspace,
+    outcome::{Failure, Kind, Outcome},
+};
+
+/// How long a tool may look for something.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Runs a tool on the files of the workspace.
+pub async fn run<I: DeserializeOwned + Send + 'static>(
+    input: Value,
+    run: Run<'_>,
+    tool: fn(I, &Workspace, &CancellationToken) -> Result<Outcome, Failure>,
+) -> Outcome {
+    let input: I = match serde_json::from_value(input) {
+        Ok(input) => input,
+        Err(error) => return Failure::new(Kind::Schema, error.to_string()).into(),
+    };
+    let workspace = match Workspace::at(run.workspace) {
+        Ok(workspace) => workspace,
+        Err(error) => return Failure::from(Error::Files(error)).into(),
+    };
+    let limit = run.patience.unwrap_or(LONGEST).min(LONGEST);
+    let finished = blocking::work(limit, move |stop| tool(input, &workspace, stop)).await;
+    let failure = match finished {
+        Ok(Ok(outcome)) => return outcome,
+        Ok(Err(failure)) => failure,
+        Err(blocking::TimedOut) => {
+            let text = format!("not done after {} ms; ask for less", limit.as_millis());
+            Failure::new(Kind::Timeout, text)
+        }
+    };
+    if failure.kind == Kind::Sandbox {
+        let (layer, detail) = ("workspace".into(), failure.text.clone());
+        run.facts.note(Payload::SandboxViolation(SandboxViolation { layer, detail })).await;
+    }
+    failure.into()
+}
+
+/// A change that nobody waits for any more must not happen.
+pub fn unless_stopped(stop: &CancellationToken) -> Result<(), Failure> {
+    match stop.is_cancelled() {
+        true => Err(Failure::new(Kind::Aborted, "the call was stopped; nothing was changed")),
+        false => Ok(()),
+    }
+}
+
+pub fn schema(properties: Value, required: &[&str]) -> Value {
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+/// The schema of a path. The kernel takes no longer one, and none with a NUL.
+pub fn path(description: &str) -> Value {
+    json!({
+        "type": "string",
+        "maxLength": 4_095,
+        "pattern": r"^[^\u0000]*$",
+        "description": description,
+    })
+}
+
+/// What goes wrong with a file is for the model to read.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match &error {
+            Error::PathOutside(_) => {
+                let hint = "paths are relative to the workspace: `a/b`, not `/workspace/a/b`";
+                Failure::new(Kind::Sandbox, format!("{error}; {hint}"))
+            }
+            Error::Files(cause) => Failure::new(Kind::Failed, format!("{error}: {cause}")),
+            _ => Failure::new(Kind::Failed, error.to_string()),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use expect_test::expect;
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::world::World;
+
+#[sqlx::test(migrations = false)]
+async fn a_text_file_is_read_by_lines(db: PgPool) {
+    let world = World::start(db).await;
+    let id = world.workspace("mkdir src; seq 5000 > src/numbers; printf 'a\\r\\nb' > dos").await;
+    let read = async |input| world.tool(&id, "read", input).await;
+
+    let ended = read(json!({ "path": "src/numbers", "offset": 4999, "limit": 1 })).await;
+    let data = ended.data();
+    assert_eq!(data["content"], "  4999\t4999\n");
+    assert_eq!((&data["lines"], &data["next_offset"]), (&json!(5000), &json!(5000)));
+    assert!(ended.outcome.metadata.unwrap().truncated);
+
+    let data = read(json!({ "path": "src/numbers" })).await.data();
+    let content = data["content"].as_str().unwrap();
+    assert!(content.starts_with("     1\t1\n") && content.ends_with("\n  2000\t2000\n"));
+    assert_eq!(data["next_offset"], 2001);
+
+    let ended = read(json!({ "path": "dos" })).await;
+    assert_eq!(ended.data()["content"], "     1\ta\n     2\tb\n");
+    assert!(ended.data().get("next_offset").is_none());
+    assert!(!ended.outcome.metadata.unwrap().truncated);
+    let digest = world.prints(&id, "sha256sum < dos | cut -c -64").await;
+    assert_eq!(read(json!({ "path": "dos" })).await.data()["digest"], digest.trim());
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_cannot_be_read_is_explained(db: PgPool) {
+    let world = World::start(db).await;
+    let command = "mkdir src; touch src/main.rs src/lib.rs empty; printf 'GIF89a\\0\\1' > picture; \
+                   printf 'x%.0s' {1..5000} > long; echo 1 > one";
+    let id = world.workspace(command).await;
+    let mut lines = String::new();
+    for path in ["src/mian.rs", "src", "nothing/here", "/workspace/one", "../one", ""] {
+        let ended = world.tool(&id, "read", json!({ "path": path })).await;
+        let (kind, text) = ended.error();
+        lines += &format!("{kind}: {text} {:?}\n", ended.names());
+    }
+    let ended = world.tool(&id, "read", json!({ "path": "one", "offset": 2 })).await;
+    lines += &format!("{}\n", ended.error().1);
+    lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "picture" })).await.data());
+    lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "empty" })).await.data());
+    expect![[r#""#]].assert_eq(&lines);
+
+    let ended = world.tool(&id, "read", json!({ "path": "long" })).await;
+    let content = ended.data()["content"].as_str().unwrap().to_owned();
+    assert!(content.ends_with("xxx… [3000 bytes omitted]\n") && content.len() < 2_100);
+    let ended = world.tool(&id, "read", json!({ "path": "a\0b" })).await;
+    assert_eq!(ended.error().0, "schema");
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_file_is_written_whole(db: PgPool) {
+    let world = World::start(db).await;
+    let id = world.workspace("echo old > run; chmod 750 run; mkdir a; ln -s a/b link").await;
+    let write = async |path: &str, content: &str| {
+        world.tool(&id, "write", json!({ "path": path, "content": content })).await
+    };
+    let data = write("x/y/new", "hello\n").await.data();
+    assert_eq!((&data["created"], &data["size_bytes"]), (&json!(true), &json!(6)));
+    assert_eq!(write("run", "new\n").await.data()["created"], false);
+    assert_eq!(write("link", "through\n").await.data()["created"], true);
+
+    let folder = world.folder(&id);
+    assert_eq!(folder.join("run").metadata().unwrap().permissions().mode() & 0o7777, 0o750);
+    let command = "cat x/y/new run a/b; readlink link; echo more >> x/y/new; mv x/y x/z; \
+                   rm run; ls -A . a x x/z; stat -c %a x x/z/new";
+    expect![[r#""#]].assert_eq(&world.prints(&id, command).await);
+    // We own what we make as little as commands own the machine.
+    let owner = |path: &str| folder.join(path).metadata().unwrap().uid();
+    assert_eq!((owner("x"), owner("x/z/new")), (owner(""), owner("")));
+
+    let mut lines = String::new();
+    for path in ["x", "x/", ".", "", "..", "x/..", "../out", "/etc/out", "a/b/c"] {
+        let ended = write(path, "no").await;
+        lines += &format!("{path}: {} {}\n", ended.error().0, ended.error().1);
+    }
+    expect![[r#""#]].assert_eq(&lines);
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_edit_replaces_what_is_there_once(db: PgPool) {
+    let world = World::start(db).await;
+    let command = "printf 'one\\r\\ntwo\\r\\nthree\\r\\n' > dos; chmod 600 dos; \
+                   printf 'a\\nb\\na\\n' > twice; printf '\\xff' > bytes; \
+                   truncate -s 9M large; ln -s twice link";
+    let id = world.workspace(command).await;
+    let edit = async |path: &str, old: &str, new: &str, all| {
+        let input = json!({
+            "path": path, "old_text": old, "new_text": new, "replace_all": all,
+        });
+        world.tool(&id, "edit", input).await
+    };
+    let data = edit("dos", "two\nthree", "2\n3", false).await.data();
+    expect![[r#""#]].assert_eq(&data["diff"].as_str().unwrap().replace('\r', "\\r"));
+    expect![[r#""#]].assert_eq(&world.prints(&id, "od -An -c dos; stat -c %a dos").await);
+
+    let mut lines = String::new();
+    for (path, old, new) in [
+        ("twice", "a", "x"),
+        ("twice", "c", "x"),
+        ("twice", "b", "b"),
+        ("bytes", "b", "x"),
+        ("large", "b", "x"),
+        ("gone", "b", "x"),
+        ("twice/", "b", "x"),
+    ] {
+        let ended = edit(path, old, new, false).await;
+        lines += &format!("{path}: {} {}\n", ended.error().0, ended.error().1);
+    }
+    expect![[r#""#]].assert_eq(&lines);
+    assert_eq!(world.prints(&id, "cat twice").await, "a\nb\na\n");
+
+    let data = edit("link", "a", "x", true).await.data();
+    assert_eq!(data["replacements"], 2);
+    assert_eq!(world.prints(&id, "cat twice; readlink link").await, "x\nb\nx\ntwice\n");
+
+    let expecting = async |digest: &str| {
+        let input = json!({
+            "path": "twice", "old_text": "b", "new_text": "y", "expected_digest": digest,
+        });
+        world.tool(&id, "edit", input).await
+    };
+    assert!(expecting(&"0".repeat(64)).await.error().1.contains("it was changed"));
+    assert_eq!(world.prints(&id, "cat twice").await, "x\nb\nx\n");
+    let digest = data["digest"].as_str().unwrap();
+    let digest = expecting(digest).await.data()["digest"].as_str().unwrap().to_owned();
+    let read = world.tool(&id, "read", json!({ "path": "twice" })).await.data();
+    assert_eq!(read["digest"], digest);
+}
