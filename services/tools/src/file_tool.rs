@@ -25,29 +25,36 @@ pub async fn run<I: DeserializeOwned + Send + 'static>(
     run: Run<'_>,
     tool: fn(I, &Workspace, &CancellationToken) -> Result<Outcome, Failure>,
 ) -> Outcome {
-    let input: I = match serde_json::from_value(input) {
-        Ok(input) => input,
-        Err(error) => return Failure::new(Kind::Schema, error.to_string()).into(),
-    };
     let workspace = match Workspace::at(run.workspace) {
         Ok(workspace) => workspace,
         Err(error) => return Failure::from(Error::Files(error)).into(),
     };
-    let limit = run.patience.unwrap_or(LONGEST).min(LONGEST);
-    let finished = blocking::work(limit, move |stop| tool(input, &workspace, stop)).await;
-    let failure = match finished {
-        Ok(Ok(outcome)) => return outcome,
-        Ok(Err(failure)) => failure,
-        Err(blocking::TimedOut) => {
-            let text = format!("not done after {} ms; ask for less", limit.as_millis());
-            Failure::new(Kind::Timeout, text)
-        }
+    let done = work(input, run.patience, move |input, stop| tool(input, &workspace, stop)).await;
+    let failure = match done {
+        Ok(outcome) => return outcome,
+        Err(failure) => failure,
     };
     if failure.kind == Kind::Sandbox {
         let (layer, detail) = ("workspace".into(), failure.text.clone());
         run.facts.note(Payload::SandboxViolation(SandboxViolation { layer, detail })).await;
     }
     failure.into()
+}
+
+/// Does what waits for disks, within the time there is for it.
+pub async fn work<I: DeserializeOwned + Send + 'static>(
+    input: Value,
+    patience: Option<Duration>,
+    tool: impl FnOnce(I, &CancellationToken) -> Result<Outcome, Failure> + Send + 'static,
+) -> Result<Outcome, Failure> {
+    let input: I = serde_json::from_value(input)
+        .map_err(|error| Failure::new(Kind::Schema, error.to_string()))?;
+    let limit = patience.unwrap_or(LONGEST).min(LONGEST);
+    let finished = blocking::work(limit, move |stop| tool(input, stop)).await;
+    finished.unwrap_or_else(|blocking::TimedOut| {
+        let text = format!("not done after {} ms; ask for less", limit.as_millis());
+        Err(Failure::new(Kind::Timeout, text))
+    })
 }
 
 /// A change that nobody waits for any more must not happen.

@@ -1,6 +1,7 @@
 //! Keeps output that is too large for the log, and lets it be read in pieces.
 
 use std::{
+    fs::File,
     io,
     ops::Range,
     path::{Path, PathBuf},
@@ -10,6 +11,7 @@ use std::{
 
 use anyhow::Context as _;
 use chassis::Tenant;
+use futures::StreamExt as _;
 use object_store::{ObjectStore, ObjectStoreExt as _, buffered::BufWriter, local::LocalFileSystem};
 use sqlx::PgPool;
 use tokio::{
@@ -40,6 +42,11 @@ pub struct Outputs {
     spool: PathBuf,
     most: u64,
     retention: Duration,
+}
+
+/// The output that a path of the tool `read` means.
+pub fn named(path: &str) -> Option<OutputRef> {
+    path.strip_prefix(FOLDER)?.strip_prefix('/')?.parse().ok()
 }
 
 /// An output as the log speaks of it.
@@ -110,6 +117,22 @@ impl Outputs {
         }
         let piece = self.store.get_range(&place(tenant, &stored.digest), range).await;
         Ok((piece.map_err(io::Error::from)?.into(), stored))
+    }
+
+    /// All of an output in a file, and how much it is. Agents read what their own session
+    /// printed, and nothing else.
+    pub async fn copy(&self, call: &Call, output_ref: OutputRef) -> Result<(File, u64)> {
+        let stored = outputs::get(&self.db, &call.tenant, output_ref).await?;
+        let stored = stored.filter(|stored| stored.session_id == call.session_id);
+        let stored = stored.ok_or(Error::OutputNotFound(output_ref))?;
+        let object = self.store.get(&place(&call.tenant, &stored.digest)).await;
+        let mut pieces = object.map_err(io::Error::from)?.into_stream();
+        let mut copy = self.spool(0);
+        while let Some(piece) = pieces.next().await {
+            copy.push(&piece.map_err(io::Error::from)?).await?;
+        }
+        let Whole { file, bytes, .. } = copy.finish().await?;
+        Ok((file.into_std().await, bytes))
     }
 
     /// Removes what has expired, until `stop`.

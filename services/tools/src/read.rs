@@ -8,6 +8,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    call::OutputRef,
     catalog::{About, Effect, Run, Tool},
     error::Error,
     excerpt::{Excerpt, Finished, Wanted},
@@ -15,6 +16,7 @@ use crate::{
     files::Workspace,
     media,
     outcome::{Failure, Kind, Metadata, Outcome},
+    outputs,
 };
 
 /// Shows a part of a text file.
@@ -45,7 +47,8 @@ impl Tool for Read {
                 and a tab before it, which are not part of the file. Without `offset` and \
                 `limit` it returns the first 2,000 lines. Lines longer than 2,000 bytes are \
                 cut. Of a file that is no text it returns only size and media type. The \
-                digest of the file can be given to `edit`.",
+                digest of the file can be given to `edit`. Of an output that was too long, it \
+                reads the path that came with it.",
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),
@@ -70,13 +73,36 @@ impl Tool for Read {
     }
 
     fn run<'a>(&'a self, input: Value, run: Run<'a>) -> BoxFuture<'a, Outcome> {
-        file_tool::run(input, run, read).boxed()
+        match input["path"].as_str().and_then(outputs::named) {
+            Some(output_ref) => read_output(output_ref, input, run).boxed(),
+            None => file_tool::run(input, run, read).boxed(),
+        }
     }
 }
 
 fn read(input: Input, workspace: &Workspace, stop: &CancellationToken) -> Result<Outcome, Failure> {
     let (file, metadata) = open(workspace, &input.path)?;
-    let size_bytes = metadata.len();
+    show(&input, file, metadata.len(), stop)
+}
+
+/// An output that was too large for a model, kept beside the workspace.
+async fn read_output(output_ref: OutputRef, input: Value, run: Run<'_>) -> Outcome {
+    let found = run.outputs.copy(run.facts.call(), output_ref).await;
+    let (file, size_bytes) = match found {
+        Ok(found) => found,
+        Err(error) => return Failure::from(error).into(),
+    };
+    file_tool::work(input, run.patience, move |input, stop| show(&input, file, size_bytes, stop))
+        .await
+        .unwrap_or_else(Into::into)
+}
+
+fn show(
+    input: &Input,
+    file: File,
+    size_bytes: u64,
+    stop: &CancellationToken,
+) -> Result<Outcome, Failure> {
     let first = input.offset.unwrap_or(1);
     let wanted = Wanted {
         first,
@@ -114,8 +140,7 @@ fn read(input: Input, workspace: &Workspace, stop: &CancellationToken) -> Result
     Ok(Outcome { result: Ok(data), metadata })
 }
 
-/// Opens the file, or says what may have been meant. Paths of outputs that were too large for
-/// a model will be recognized here.
+/// Opens the file, or says what may have been meant.
 fn open(workspace: &Workspace, path: &str) -> Result<(File, std::fs::Metadata), Failure> {
     workspace.open_file(path).map_err(|error| {
         let hint = match &error {

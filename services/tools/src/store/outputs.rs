@@ -5,13 +5,14 @@ use jiff_sqlx::{Timestamp, ToSqlx as _};
 use sqlx::{PgExecutor, PgPool, Postgres, Transaction};
 
 use crate::{
-    call::{Call, OutputRef},
+    call::{Call, OutputRef, SessionId},
     error::Result,
 };
 
 /// An output that can be read.
 #[derive(Debug)]
 pub struct Stored {
+    pub session_id: SessionId,
     pub digest: String,
     pub bytes: i64,
     pub expires_at: Timestamp,
@@ -81,7 +82,7 @@ pub async fn get(
     let stored = sqlx::query_as!(
         Stored,
         r#"
-        select digest, bytes, expires_at as "expires_at: _"
+        select session_id as "session_id: _", digest, bytes, expires_at as "expires_at: _"
         from tools.output
         where tenant_id = $1 and output_ref = $2 and stored and expires_at > now()
         "#,

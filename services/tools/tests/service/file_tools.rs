@@ -135,3 +135,20 @@ async fn an_edit_replaces_what_is_there_once(db: PgPool) {
     let read = world.tool(&id, "read", json!({ "path": "twice" })).await.data();
     assert_eq!(read["digest"], digest);
 }
+
+#[sqlx::test(migrations = false)]
+async fn an_output_that_was_too_long_is_read_by_its_own_session_only(db: PgPool) {
+    let world = World::start(db).await;
+    let call = world.bash("seq 1 20000");
+    let metadata = world.execute(call.clone()).await.unwrap().outcome.metadata.unwrap();
+    let input = json!({ "path": metadata.output_path, "offset": 19_999, "limit": 10 });
+    let mut read = world.call("read", input);
+    let stranger = world.execute(read.clone()).await.unwrap();
+    assert!(stranger.error().1.starts_with("there is no output out_"), "{:?}", stranger.error());
+
+    read.session_id = call.session_id;
+    read.tool_call_id = world.call("read", json!({})).tool_call_id;
+    let data = world.execute(read).await.unwrap().data();
+    assert_eq!(data["content"], "19999\t19999\n20000\t20000\n");
+    assert_eq!(data["lines"], 20_000);
+}
