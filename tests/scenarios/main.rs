@@ -17,6 +17,7 @@ mod bad_input;
 mod queue;
 mod approval;
 mod tool_call_with_large_result;
+mod permission_and_sandbox_fact;
 mod interrupt;
 mod status;
 mod question;

@@ -135,6 +135,24 @@ pub fn sandbox_applied(
     }
 }
 
+/// What a tool is kept in that works on files beside the sandbox.
+pub fn workspace_applied() -> SandboxApplied {
+    SandboxApplied {
+        mode: "strict".into(),
+        layers: vec![Layer {
+            name: WORKSPACE.into(),
+            applied: true,
+            detail: "the kernel resolves every path beneath the workspace".into(),
+        }],
+        writable: vec!["/workspace".into()],
+        network: vec!["none".into()],
+        ..SandboxApplied::default()
+    }
+}
+
+/// The layer that keeps tools in the workspace.
+pub const WORKSPACE: &str = "workspace";
+
 pub fn progress(text: String) -> ToolProgress {
     ToolProgress { stream: "stdout".into(), text }
 }

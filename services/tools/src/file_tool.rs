@@ -12,6 +12,7 @@ use crate::{
     blocking,
     catalog::Run,
     error::Error,
+    facts,
     files::Workspace,
     outcome::{Failure, Kind, Outcome},
 };
@@ -29,13 +30,14 @@ pub async fn run<I: DeserializeOwned + Send + 'static>(
         Ok(workspace) => workspace,
         Err(error) => return Failure::from(Error::Files(error)).into(),
     };
+    run.facts.note(Payload::SandboxApplied(facts::workspace_applied())).await;
     let done = work(input, run.patience, move |input, stop| tool(input, &workspace, stop)).await;
     let failure = match done {
         Ok(outcome) => return outcome,
         Err(failure) => failure,
     };
     if failure.kind == Kind::Sandbox {
-        let (layer, detail) = ("workspace".into(), failure.text.clone());
+        let (layer, detail) = (facts::WORKSPACE.into(), failure.text.clone());
         run.facts.note(Payload::SandboxViolation(SandboxViolation { layer, detail })).await;
     }
     failure.into()
