@@ -98,6 +98,10 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
     let mut output = Output::new(PREVIEW_BYTES);
     let ended = timeout(limit, follow(&mut child, &mut output, &run)).await;
     let _ = child.kill().await;
+    for violation in &child.violations {
+        let violation = facts::sandbox_violation(violation);
+        run.facts.note(Payload::SandboxViolation(violation)).await;
+    }
     if output.truncated() {
         let truncated = facts::output_truncated(output.total(), output.kept());
         run.facts.note(Payload::OutputTruncated(truncated)).await;
