@@ -11,7 +11,9 @@ pub const LEFT_OUT: &str = "left out for a test";
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Omitted {
+    // Absent when there is nothing to say, so that any `sandbox-init` can read it.
     #[cfg(feature = "weak")]
+    #[serde(default, skip_serializing_if = "std::collections::BTreeSet::is_empty")]
     layers: std::collections::BTreeSet<Layer>,
 }
 

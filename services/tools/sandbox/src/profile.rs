@@ -120,3 +120,30 @@ impl Program {
         Program::new("bash", &["-c", script])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_relaxed_unless_asked_for() {
+        assert!(Profile::default().is_strict());
+        assert!(Profile::at_least(Tier::A).is_strict());
+        for tier in [Tier::B, Tier::C, Tier::D] {
+            assert!(!Profile::at_least(tier).is_strict());
+        }
+    }
+
+    #[test]
+    fn a_request_from_a_build_that_knows_more_is_not_understood() {
+        let mut profile = serde_json::to_value(Profile::default()).unwrap();
+        profile["unknown"] = true.into();
+        assert!(serde_json::from_value::<Profile>(profile).is_err());
+    }
+
+    #[test]
+    fn a_profile_that_leaves_nothing_out_says_nothing_of_it() {
+        let profile = serde_json::to_value(Profile::default()).unwrap();
+        assert_eq!(profile["omitted"], serde_json::json!({}));
+    }
+}

@@ -46,7 +46,7 @@ pub const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
 /// What the kernel tells to everybody about the machine and about others on it. Programs do
-/// without; each is covered by an empty file.
+/// without; each is covered by a device, and below `/proc` no device can be opened.
 const TALES: [&str; 7] = [
     "/proc/cmdline",
     "/proc/config.gz",
