@@ -99,6 +99,10 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
     let mut printed = Printed::new(&run, PREVIEW_BYTES);
     let ended = timeout(limit, follow(&mut child, &mut printed)).await;
     let _ = child.kill().await;
+    for violation in &child.violations {
+        let violation = facts::sandbox_violation(violation);
+        run.facts.note(Payload::SandboxViolation(violation)).await;
+    }
     let (output, kept) = printed.finish().await;
     let metadata = Metadata {
         truncated: output.truncated(),

@@ -2,13 +2,14 @@ use std::time::Duration;
 
 use proto::{
     event::v1::{
-        Event, OutputStored, Payload, PermissionEvaluated, SandboxApplied, ToolProgress,
+        Event, OutputStored, Payload, PermissionEvaluated, SandboxApplied, SandboxViolation,
+        ToolProgress,
         permission_evaluated::Rule,
         sandbox_applied::{Layer, Limits},
     },
     tools::v1::{ExecuteResponse, execute_response::Item},
 };
-use sandbox::{Profile, Report};
+use sandbox::{Profile, Report, Violation};
 use tokio::sync::mpsc;
 use tonic::Status;
 
@@ -119,7 +120,7 @@ pub fn sandbox_applied(
     let limits = &profile.limits;
     SandboxApplied {
         tier: report.tier().to_string(),
-        mode: if profile.optional.is_empty() { "strict" } else { "relaxed" }.into(),
+        mode: if profile.is_strict() { "strict" } else { "relaxed" }.into(),
         layers: layers.collect(),
         writable: report.writable().iter().map(ToString::to_string).collect(),
         network: vec!["none".into()],
@@ -152,6 +153,10 @@ pub fn workspace_applied() -> SandboxApplied {
 
 /// The layer that keeps tools in the workspace.
 pub const WORKSPACE: &str = "workspace";
+
+pub fn sandbox_violation(violation: &Violation) -> SandboxViolation {
+    SandboxViolation { layer: violation.layer.name().into(), detail: violation.detail.clone() }
+}
 
 pub fn progress(text: String) -> ToolProgress {
     ToolProgress { stream: "stdout".into(), text }

@@ -20,14 +20,20 @@ use std::{collections::BTreeSet, io};
 use nix::sys::{prctl, signal::Signal};
 
 use crate::{
-    protocol::{self, Request, Status},
+    protocol::{self, Errand, Request, Status},
     report::Report,
 };
 
-pub use supervisor::supervise;
+/// Does what the command line says.
+pub fn main(errand: &str) -> io::Result<()> {
+    match serde_json::from_str(errand)? {
+        Errand::Supervise(outside) => supervisor::supervise(&outside),
+        Errand::Init(report) => run(report),
+    }
+}
 
 /// Pid 1 of the sandbox. `outside` is the report of the layers that the supervisor put up.
-pub fn run(outside: &str) -> io::Result<()> {
+fn run(outside: Report) -> io::Result<()> {
     // Set first and kept: from here on the supervisor's death is ours.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let socket = io::stdin();
@@ -47,10 +53,9 @@ enum Verdict {
     Refused(Report),
 }
 
-fn build(outside: &str) -> io::Result<(Request, Verdict)> {
-    let report: Report = serde_json::from_str(outside)?;
+fn build(outside: Report) -> io::Result<(Request, Verdict)> {
     let request: Request = protocol::read(io::stdin())?;
-    let (report, private_root) = layers::put_up(&request.profile, report)?;
+    let (report, private_root) = layers::put_up(&request.profile, outside)?;
     let missing = report.missing();
     let verdict = match missing.difference(&request.profile.optional).collect::<BTreeSet<_>>() {
         demanded if demanded.is_empty() => Verdict::Stands { report, private_root },

@@ -1,7 +1,7 @@
 //! Runs commands that nobody trusts.
 //!
-//! Defence in depth: namespaces with a private root, no capabilities, seccomp, Landlock and
-//! resource limits, each of which would have to fail on its own. What was really applied is
+//! Defence in depth: namespaces with a private root, no capabilities, seccomp, Landlock,
+//! resource limits and a control group, each of which would have to fail on its own. What was really applied is
 //! reported layer by layer before the command runs, and a layer that the [`Profile`] demands
 //! and the machine cannot give means that it does not run.
 //!
@@ -18,10 +18,15 @@
 
 mod profile;
 mod report;
+mod omitted;
 mod protocol;
+mod cgroup;
 mod spawn;
+mod child;
 pub mod init;
 
+pub use child::{Child, Exit};
+pub use omitted::Omitted;
 pub use profile::{Limits, Profile, Program};
-pub use report::{Layer, LayerReport, ParseTierError, Report, Tier};
-pub use spawn::{Child, Error, Exit, Sandbox, create_workspace};
+pub use report::{Layer, LayerReport, ParseTierError, Report, Tier, Violation};
+pub use spawn::{Error, Sandbox, create_workspace};

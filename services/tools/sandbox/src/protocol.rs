@@ -1,16 +1,39 @@
-//! What travels over the control socket: one line of JSON per message.
+//! What travels between the service and `sandbox-init`: an errand on the command line, and over
+//! the control socket one line of JSON per message.
 
 use std::{
     io::{self, Read, Write},
     os::fd::AsFd,
+    path::PathBuf,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    omitted::Omitted,
     profile::{Profile, Program},
     report::Report,
 };
+
+/// The command line of `sandbox-init`, whose two halves are two processes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Errand {
+    /// Put up what must be put up from outside, then start the other half.
+    Supervise(Outside),
+    /// Be pid 1 of a sandbox. The report says what the supervisor has put up.
+    Init(Report),
+}
+
+/// What the supervisor needs to know, which does not listen to the socket.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Outside {
+    /// The files by which to join the control group that the service has made, or why there is
+    /// none.
+    pub cgroup: Result<Vec<PathBuf>, String>,
+    pub omitted: Omitted,
+}
 
 /// From the service, once: what to run, and in what.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,7 +55,12 @@ pub enum Status {
     /// The sandbox stands, but the program could not be started.
     NotStarted(String),
     Exited(i32),
-    Signaled(i32),
+    Signaled {
+        signal: i32,
+        /// The processor time of all processes that have ended, which tells whether a signal
+        /// of the limit's kind was the limit's.
+        cpu: Duration,
+    },
 }
 
 pub fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {

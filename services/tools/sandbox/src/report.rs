@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Layer {
+    /// A control group, which counts memory and processes of the whole tree.
+    Cgroup,
     UserNamespace,
     PidNamespace,
     MountNamespace,
@@ -25,7 +27,8 @@ pub enum Layer {
 }
 
 impl Layer {
-    pub const ALL: [Layer; 14] = [
+    pub const ALL: [Layer; 15] = [
+        Layer::Cgroup,
         Layer::UserNamespace,
         Layer::PidNamespace,
         Layer::MountNamespace,
@@ -45,6 +48,7 @@ impl Layer {
     /// The name under which facts and errors know the layer.
     pub fn name(self) -> &'static str {
         match self {
+            Layer::Cgroup => "cgroup",
             Layer::UserNamespace => "user_namespace",
             Layer::PidNamespace => "pid_namespace",
             Layer::MountNamespace => "mount_namespace",
@@ -82,6 +86,13 @@ pub struct LayerReport {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     pub layers: Vec<LayerReport>,
+}
+
+/// Something that a layer has stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation {
+    pub layer: Layer,
+    pub detail: String,
 }
 
 impl Report {
@@ -124,7 +135,8 @@ impl Report {
 /// How much of the sandbox a machine can give. `A` is the best.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
-    /// Everything: a machine, or a pod with user namespaces and an unmasked `/proc`.
+    /// All that keeps a command in: a machine, or a pod with user namespaces and an unmasked
+    /// `/proc`.
     A,
     /// All namespaces but no fresh `/proc`: a container with a masked `/proc`.
     B,
@@ -164,9 +176,11 @@ impl FromStr for Tier {
 }
 
 impl Tier {
-    /// The layers a machine of this tier may lack.
+    /// The layers a machine of this tier may lack. None needs a control group, which ordinary
+    /// users rarely have: without it the limits of processes hold, which count each by itself.
     pub fn may_lack(self) -> BTreeSet<Layer> {
         let namespaces = [
+            Layer::Cgroup,
             Layer::UserNamespace,
             Layer::PidNamespace,
             Layer::MountNamespace,
@@ -178,8 +192,8 @@ impl Tier {
             Layer::Proc,
         ];
         match self {
-            Tier::A => BTreeSet::new(),
-            Tier::B => BTreeSet::from([Layer::Proc]),
+            Tier::A => BTreeSet::from([Layer::Cgroup]),
+            Tier::B => BTreeSet::from([Layer::Cgroup, Layer::Proc]),
             Tier::C => BTreeSet::from(namespaces),
             Tier::D => BTreeSet::from(Layer::ALL),
         }
@@ -202,6 +216,7 @@ mod tests {
     #[test]
     fn a_tier_is_what_is_left() {
         assert_eq!(report_without(&[]).tier(), Tier::A);
+        assert_eq!(report_without(&[Layer::Cgroup]).tier(), Tier::A);
         assert_eq!(report_without(&[Layer::Proc]).tier(), Tier::B);
         assert_eq!(report_without(&[Layer::NetNamespace]).tier(), Tier::C);
         assert_eq!(report_without(&[Layer::Landlock]).tier(), Tier::D);

@@ -10,29 +10,33 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use nix::{
     fcntl::{AT_FDCWD, RenameFlags, renameat2},
     libc,
-    unistd::{Pid, geteuid},
+    unistd::geteuid,
 };
 use tokio::{
-    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    io::{AsyncWriteExt as _, BufReader},
     net::{UnixStream, unix::pipe},
     process::Command,
     time::timeout,
 };
 
 use crate::{
+    cgroup::{Cgroup, Place},
+    child::{Child, read_status},
+    omitted::LEFT_OUT,
     profile::{Profile, Program},
-    protocol::{Request, Status, encode},
+    protocol::{Errand, Outside, Request, Status, encode},
     report::{Layer, Report},
 };
 
 /// How long a sandbox may take to stand, or to fall. It takes milliseconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The host user that commands run as when the service is root.
 const NOBODY: u32 = 65_534;
@@ -41,6 +45,8 @@ const NOBODY: u32 = 65_534;
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     init: PathBuf,
+    /// Where control groups can be made, looked for once.
+    place: Arc<OnceLock<Result<Place, String>>>,
 }
 
 /// Why a command was not run, or its end is not known.
@@ -66,7 +72,7 @@ fn names(layers: &BTreeSet<Layer>) -> String {
 impl Sandbox {
     /// `init` is the path of the program `sandbox-init`.
     pub fn new(init: impl Into<PathBuf>) -> Sandbox {
-        Sandbox { init: init.into() }
+        Sandbox { init: init.into(), place: Arc::default() }
     }
 
     /// Finds out what this machine can give, by building a sandbox with whatever there is.
@@ -93,7 +99,13 @@ impl Sandbox {
     ) -> Result<Child, Error> {
         let (control, theirs) = StdUnixStream::pair()?;
         let (output, writer) = io::pipe()?;
+        let cgroup = self.create_cgroup(profile);
+        let outside = Outside {
+            cgroup: cgroup.as_ref().map(Cgroup::doors).map_err(Clone::clone),
+            omitted: profile.omitted.clone(),
+        };
         let process = Command::new(&self.init)
+            .arg(serde_json::to_string(&Errand::Supervise(outside)).map_err(io::Error::from)?)
             .current_dir(workspace)
             .env_clear()
             .stdin(OwnedFd::from(theirs))
@@ -110,12 +122,11 @@ impl Sandbox {
             read_status(&mut control).await
         });
         match standing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
-            Some(Status::Applied(report)) => Ok(Child {
-                report,
-                output: pipe::Receiver::from_owned_fd(output.into())?,
-                control: Some(control),
-                process,
-            }),
+            Some(Status::Applied(report)) => {
+                let output = pipe::Receiver::from_owned_fd(output.into())?;
+                let cgroup = cgroup.ok().filter(|_| report.has(Layer::Cgroup));
+                Ok(Child::new(report, output, control, process, cgroup, &profile.limits))
+            }
             Some(Status::Refused(report)) => {
                 let missing = report.missing().difference(&profile.optional).copied().collect();
                 Err(Error::Refused { missing, report })
@@ -125,73 +136,13 @@ impl Sandbox {
             None => Err(Error::Broken("sandbox-init ended without a word".into())),
         }
     }
-}
 
-/// A command in its sandbox. Dropping it kills everything in there.
-#[derive(Debug)]
-pub struct Child {
-    /// The sandbox that was really applied.
-    pub report: Report,
-
-    /// What the command and its descendants write.
-    pub output: pipe::Receiver,
-
-    /// The supervisor ends the sandbox when this is closed.
-    control: Option<BufReader<UnixStream>>,
-    process: tokio::process::Child,
-}
-
-/// How a command ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    Code(i32),
-    /// A signal inside the sandbox, for example from a limit.
-    Signal(i32),
-    /// By [`Child::kill`], or because the sandbox was killed from outside.
-    Killed,
-}
-
-impl Child {
-    /// Waits for the command. Whatever it left running has ended, too, when this returns.
-    pub async fn wait(&mut self) -> Result<Exit, Error> {
-        let status = match &mut self.control {
-            Some(control) => read_status(control).await?,
-            None => None,
-        };
-        self.process.wait().await?;
-        match status {
-            Some(Status::Exited(code)) => Ok(Exit::Code(code)),
-            Some(Status::Signaled(signal)) => Ok(Exit::Signal(signal)),
-            Some(Status::NotStarted(problem)) => Err(Error::NotStarted(problem)),
-            Some(status) => Err(Error::Broken(format!("unexpected {status:?}"))),
-            None => Ok(Exit::Killed),
+    fn create_cgroup(&self, profile: &Profile) -> Result<Cgroup, String> {
+        if profile.omitted.contains(Layer::Cgroup) {
+            return Err(LEFT_OUT.into());
         }
-    }
-
-    /// The host's pid of the process that everything in the sandbox depends on.
-    pub fn supervisor(&self) -> Option<Pid> {
-        Some(Pid::from_raw(self.process.id()?.try_into().ok()?))
-    }
-
-    /// Kills the command and everything it started, and returns when all of it is gone.
-    pub async fn kill(&mut self) -> Result<(), Error> {
-        self.control = None;
-        match timeout(PATIENCE, self.process.wait()).await {
-            Ok(ended) => ended.map(|_| ()),
-            Err(_) => self.process.kill().await,
-        }?;
-        Ok(())
-    }
-}
-
-async fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>> {
-    let mut line = String::new();
-    match control.read_line(&mut line).await {
-        Ok(0) => Ok(None),
-        Ok(_) => Ok(Some(serde_json::from_str(&line)?)),
-        // What is left of a conversation whose other end was killed.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
-        Err(error) => Err(error),
+        let place = self.place.get_or_init(Place::find).as_ref().map_err(Clone::clone)?;
+        Cgroup::create(place, &profile.limits).map_err(|error| format!("cannot make one: {error}"))
     }
 }
 

@@ -23,9 +23,21 @@ async fn a_command_runs_in_the_sandbox_and_says_so_first(db: PgPool) {
     }
     let Some(Payload::SandboxApplied(sandbox)) = &ended.facts[0].payload else { panic!() };
     assert_eq!((sandbox.tier.as_str(), sandbox.mode.as_str()), ("A", "strict"));
-    assert!(sandbox.layers.iter().all(|layer| layer.applied));
+    // A control group is the one layer that only root, or somebody with a delegated one, has.
+    assert!(sandbox.layers.iter().all(|layer| layer.applied || layer.name == "cgroup"));
     assert_eq!(sandbox.network, ["none"]);
     assert_eq!(sandbox.limits.unwrap().wall_ms, 120_000);
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_a_layer_stops_is_a_fact(db: PgPool) {
+    let world = World::start(db).await;
+    let call = world.bash("ulimit -f 1; exec head -c 10000 /dev/zero > large");
+    let ended = world.execute(call).await.unwrap();
+    assert_eq!(ended.names(), ["sandbox.applied", "sandbox.violation"]);
+    let Some(Payload::SandboxViolation(violation)) = &ended.facts[1].payload else { panic!() };
+    assert_eq!(violation.layer, "rlimits");
+    assert_eq!(violation.detail, "limit of the size of a file, ended by SIGXFSZ");
 }
 
 #[sqlx::test(migrations = false)]

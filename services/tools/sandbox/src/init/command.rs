@@ -1,13 +1,16 @@
 use std::{
     env, io,
     process::{Child, Command, Stdio},
+    time::Duration,
 };
 
 use nix::{
     errno::Errno,
     libc::SIGRTMIN,
     sys::{
+        resource::{UsageWho, getrusage},
         signal::kill,
+        time::TimeValLike as _,
         wait::{WaitStatus, wait},
     },
     unistd::{Pid, setsid},
@@ -55,14 +58,21 @@ fn reap(command: Child) -> io::Result<Status> {
         match wait() {
             Ok(WaitStatus::Exited(pid, code)) if pid == command => return Ok(Status::Exited(code)),
             Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => {
-                return Ok(Status::Signaled(signal as i32));
+                return signaled(signal as i32);
             }
             // How nix says that the signal was a real-time one, whose number it does not know.
             Err(Errno::EINVAL) if kill(command, None) == Err(Errno::ESRCH) => {
-                return Ok(Status::Signaled(SIGRTMIN()));
+                return signaled(SIGRTMIN());
             }
             Ok(_) | Err(Errno::EINTR | Errno::EINVAL) => (),
             Err(error) => return Err(error.into()),
         }
     }
+}
+
+fn signaled(signal: i32) -> io::Result<Status> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let time = usage.user_time() + usage.system_time();
+    let cpu = Duration::from_micros(time.num_microseconds().try_into().unwrap_or(0));
+    Ok(Status::Signaled { signal, cpu })
 }

@@ -18,6 +18,8 @@ const NEWEST: ABI = ABI::V6;
 pub enum Error {
     #[error("this kernel has no Landlock")]
     Missing,
+    #[error("this kernel's Landlock is of abi {0}, without namespaces abi 6 is needed")]
+    TooOld(i32),
     #[error(transparent)]
     Rules(#[from] RulesetError),
 }
@@ -27,6 +29,7 @@ pub enum Error {
 pub fn apply(profile: &Profile, private_root: bool, net_namespace: bool) -> Result<String, Error> {
     let all = AccessFs::from_all(NEWEST);
     let read = AccessFs::from_read(NEWEST);
+    let own = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
     let mut ruleset = Ruleset::default().handle_access(all)?.scope(Scope::from_all(NEWEST))?;
     if !net_namespace {
         ruleset = ruleset.handle_access(AccessNet::from_all(NEWEST))?;
@@ -41,17 +44,23 @@ pub fn apply(profile: &Profile, private_root: bool, net_namespace: bool) -> Resu
         rules
             .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?
             .add_rules(path_beneath_rules(["/etc", "/proc"], read & !AccessFs::Execute))?
-            .add_rules(path_beneath_rules([WORKSPACE, "/tmp", "/dev/shm"], all))?
+            .add_rules(path_beneath_rules([WORKSPACE, "/tmp", "/dev/shm"], own))?
     } else {
         let workspace = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("."));
         rules
             .add_rules(path_beneath_rules(ETC, read & !AccessFs::Execute))?
-            .add_rules(path_beneath_rules([workspace], all))?
+            .add_rules(path_beneath_rules([workspace], own))?
     };
 
     let status = rules.restrict_self()?;
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _) => Err(Error::Missing),
+        // Before abi 6 signals go anywhere, and other processes of our user are in sight.
+        (_, LandlockStatus::Available { effective_abi, .. })
+            if !private_root && effective_abi < ABI::V6 =>
+        {
+            Err(Error::TooOld(effective_abi as i32))
+        }
         (_, LandlockStatus::Available { effective_abi, .. }) => {
             Ok(format!("abi {}", effective_abi as i32))
         }

@@ -1,4 +1,4 @@
-use std::io;
+use std::{fmt::Display, io};
 
 use caps::CapSet;
 use nix::{
@@ -7,52 +7,73 @@ use nix::{
     unistd::sethostname,
 };
 
-use super::{landlock, limits, network, root, seccomp};
+use super::{
+    landlock, limits, network, root,
+    seccomp::{self, Sockets},
+};
 use crate::{
+    omitted::LEFT_OUT,
     profile::Profile,
     report::{Layer, Report},
 };
 
 /// Puts up every layer that can be had, each noted in the report, in an order in which none
 /// forbids what a later one needs. Returns the report, and whether there is a private root.
-pub fn put_up(profile: &Profile, mut report: Report) -> io::Result<(Report, bool)> {
-    report.note(Layer::MountNamespace, namespace(CloneFlags::CLONE_NEWNS));
-    report.note(Layer::NetNamespace, network::enter());
-    report.note(Layer::IpcNamespace, namespace(CloneFlags::CLONE_NEWIPC));
-    report.note(Layer::UtsNamespace, uts_namespace());
-    report.note(Layer::CgroupNamespace, namespace(CloneFlags::CLONE_NEWCGROUP));
+pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> {
+    let mut wall = Wall { profile, report: outside };
+    wall.add(Layer::MountNamespace, || namespace(CloneFlags::CLONE_NEWNS));
+    wall.add(Layer::NetNamespace, network::enter);
+    wall.add(Layer::IpcNamespace, || namespace(CloneFlags::CLONE_NEWIPC));
+    wall.add(Layer::UtsNamespace, uts_namespace);
+    wall.add(Layer::CgroupNamespace, || namespace(CloneFlags::CLONE_NEWCGROUP));
 
-    let private_root = put_up_root(profile, &mut report)?;
+    let private_root = put_up_root(&mut wall)?;
+    let internet = wall.report.has(Layer::NetNamespace);
 
     // The command runs under our uid: it must not be able to look into us.
     prctl::set_dumpable(false)?;
-    report.note(Layer::NoNewPrivs, prctl::set_no_new_privs().map(|()| String::new()));
-    report.note(Layer::Rlimits, limits::apply(&profile.limits));
-    report.note(Layer::Capabilities, drop_capabilities());
-    let network = report.has(Layer::NetNamespace);
-    report.note(Layer::Landlock, landlock::apply(profile, private_root, network));
-    report.note(Layer::Seccomp, seccomp::apply(network));
-    Ok((report, private_root))
+    wall.add(Layer::NoNewPrivs, || prctl::set_no_new_privs().map(|()| String::new()));
+    wall.add(Layer::Rlimits, || limits::apply(&profile.limits));
+    wall.add(Layer::Capabilities, drop_capabilities);
+    wall.add(Layer::Landlock, || landlock::apply(profile, private_root, internet));
+    wall.add(Layer::Seccomp, || seccomp::apply(Sockets { internet, unix: private_root }));
+    Ok((wall.report, private_root))
 }
 
-fn put_up_root(profile: &Profile, report: &mut Report) -> io::Result<bool> {
-    let pivoted = match report.has(Layer::MountNamespace) {
-        true => root::pivot(),
+/// The layers that stand so far.
+struct Wall<'a> {
+    profile: &'a Profile,
+    report: Report,
+}
+
+impl Wall<'_> {
+    fn add<E: Display>(&mut self, layer: Layer, put_up: impl FnOnce() -> Result<String, E>) {
+        match self.profile.omitted.contains(layer) {
+            true => self.report.note(layer, Err(LEFT_OUT)),
+            false => self.report.note(layer, put_up()),
+        }
+    }
+}
+
+fn put_up_root(wall: &mut Wall<'_>) -> io::Result<bool> {
+    let profile = wall.profile;
+    let broken = |error| io::Error::other(format!("private root: {error}"));
+    let mount_namespace = wall.report.has(Layer::MountNamespace);
+    wall.add(Layer::PrivateRoot, || match mount_namespace {
+        true => root::pivot().map(|()| root::describe(profile)),
         false => Err(io::Error::other("needs the mount namespace")),
-    };
-    if let Err(error) = pivoted {
-        report.note(Layer::PrivateRoot, Err(error));
-        report.note(Layer::Proc, Err("needs the private root"));
+    });
+    if !wall.report.has(Layer::PrivateRoot) {
+        wall.add(Layer::Proc, || Err("needs the private root"));
         return Ok(false);
     }
-    root::fill(profile).map_err(|error| io::Error::other(format!("private root: {error}")))?;
-    let proc = match report.has(Layer::PidNamespace) {
+    root::fill(profile).map_err(broken)?;
+    let pid_namespace = wall.report.has(Layer::PidNamespace);
+    wall.add(Layer::Proc, || match pid_namespace {
         true => root::mount_proc(),
         false => Err(io::Error::other("needs the pid namespace")),
-    };
-    root::seal(profile).map_err(|error| io::Error::other(format!("private root: {error}")))?;
-    report.note(Layer::PrivateRoot, Ok::<_, io::Error>(root::describe(profile)));
-    report.note(Layer::Proc, proc);
+    });
+    root::seal(profile).map_err(broken)?;
     Ok(true)
 }
 

@@ -45,6 +45,18 @@ pub const ETC: [&str; 15] = [
 pub const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
+/// What the kernel tells to everybody about the machine and about others on it. Programs do
+/// without; each is covered by a device, and below `/proc` no device can be opened.
+const TALES: [&str; 7] = [
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/interrupts",
+    "/proc/kallsyms",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/modules",
+];
+
 /// Where the host's root is while ours is being filled.
 const HOST: &str = "/.host";
 
@@ -102,6 +114,9 @@ pub fn fill(profile: &Profile) -> io::Result<()> {
 pub fn mount_proc() -> io::Result<String> {
     let flags = MsFlags::MS_RDONLY | SAFE | MsFlags::MS_NOEXEC;
     mount(Some("proc"), "/proc", Some("proc"), flags, NO_OPTIONS)?;
+    for path in TALES.map(Path::new).into_iter().filter(|path| path.exists()) {
+        mount(Some("/dev/null"), path, NO_OPTIONS, MsFlags::MS_BIND, NO_OPTIONS)?;
+    }
     Ok("read-only".into())
 }
 

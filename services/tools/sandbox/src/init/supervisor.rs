@@ -20,13 +20,14 @@ use nix::{
 
 use super::user;
 use crate::{
-    protocol::{self, Status},
+    omitted::LEFT_OUT,
+    protocol::{self, Errand, Outside, Status},
     report::{Layer, Report},
 };
 
 /// Starts the init in namespaces of its own and ends it when the service hangs up.
-pub fn supervise() -> io::Result<()> {
-    let init = match start() {
+pub fn supervise(outside: &Outside) -> io::Result<()> {
+    let init = match start(outside) {
         Ok(init) => init,
         Err(error) => {
             let broken = Status::Broken(format!("cannot start the init: {error}"));
@@ -39,30 +40,55 @@ pub fn supervise() -> io::Result<()> {
     end_descendants()
 }
 
-fn start() -> io::Result<Child> {
+fn start(outside: &Outside) -> io::Result<Child> {
     close_inherited_files()?;
     // When memory runs out, the kernel is to take the command and not the service. Where it
     // does not listen, it decides as it would have.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     prctl::set_child_subreaper(true)?;
-    user::drop_root()?;
 
     let mut report = Report::default();
-    let user_namespace = user::enter();
-    if user_namespace.is_ok() {
-        keep_capabilities_across_exec()?;
-    }
-    report.note(Layer::UserNamespace, user_namespace);
-    // Holds for children only, which is why the init is a second process.
-    let pid_namespace = unshare(CloneFlags::CLONE_NEWPID).map(|()| String::new());
-    report.note(Layer::PidNamespace, pid_namespace);
+    report.note(Layer::Cgroup, join_cgroup(outside));
+    user::drop_root()?;
+    report.note(Layer::UserNamespace, enter_user_namespace(outside));
+    report.note(Layer::PidNamespace, enter_pid_namespace(outside));
 
     // Not by name: the user we are by now may be unable to reach the executable's directory.
     Command::new("/proc/self/exe")
         .arg0("sandbox-init")
-        .arg(serde_json::to_string(&report)?)
+        .arg(serde_json::to_string(&Errand::Init(report))?)
         .env_clear()
         .spawn()
+}
+
+/// We join as well as the command, which is counted as one process more.
+fn join_cgroup(outside: &Outside) -> Result<String, String> {
+    let doors = outside.cgroup.as_ref().map_err(Clone::clone)?;
+    for door in doors {
+        fs::write(door, "0").map_err(|error| format!("cannot be joined: {error}"))?;
+    }
+    Ok(match doors.len() {
+        1 => "version 2, memory and processes".into(),
+        _ => "version 1, memory and processes".into(),
+    })
+}
+
+fn enter_user_namespace(outside: &Outside) -> io::Result<String> {
+    if outside.omitted.contains(Layer::UserNamespace) {
+        return Err(io::Error::other(LEFT_OUT));
+    }
+    let entered = user::enter()?;
+    keep_capabilities_across_exec()?;
+    Ok(entered)
+}
+
+/// Holds for children only, which is why the init is a second process.
+fn enter_pid_namespace(outside: &Outside) -> io::Result<String> {
+    if outside.omitted.contains(Layer::PidNamespace) {
+        return Err(io::Error::other(LEFT_OUT));
+    }
+    unshare(CloneFlags::CLONE_NEWPID)?;
+    Ok(String::new())
 }
 
 /// The service opens its files with close-on-exec, but other code in its process may not.

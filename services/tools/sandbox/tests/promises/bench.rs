@@ -54,6 +54,14 @@ impl Bench {
         (exit, output)
     }
 
+    /// How a script ended, and what was stopped on the way.
+    pub async fn violations(&self, profile: &Profile, script: &str) -> (Exit, Vec<String>) {
+        let mut child = self.start(profile, script).await.unwrap();
+        let exit = timeout(Duration::from_secs(30), child.wait()).await.expect("the script ends");
+        let told = child.violations.iter().map(|told| format!("{}: {}", told.layer, told.detail));
+        (exit.unwrap(), told.collect())
+    }
+
     pub async fn run(&self, script: &str) -> (Exit, String) {
         self.run_in(&Profile::default(), script).await
     }

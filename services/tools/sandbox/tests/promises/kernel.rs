@@ -1,6 +1,6 @@
 //! System calls that must fail, made by hand.
 
-use sandbox::Exit;
+use sandbox::{Exit, Profile};
 
 use crate::bench::Bench;
 
@@ -58,8 +58,10 @@ async fn calls_of_another_architecture_kill() {
     // segment, because no compiler can be assumed.
     let code = b"\xb8\x14\x00\x00\x00\xcd\x80\xb8\x3c\x00\x00\x00\x31\xff\x0f\x05";
     std::fs::write(bench.workspace.join("program"), elf(code)).unwrap();
-    let (exit, _) = bench.run("cp program run && chmod +x run && exec ./run").await;
+    let script = "cp program run && chmod +x run && exec ./run";
+    let (exit, violations) = bench.violations(&Profile::default(), script).await;
     assert_eq!(exit, Exit::Signal(SIGSYS));
+    assert_eq!(violations, ["seccomp: a system call that kills, ended by SIGSYS"]);
 }
 
 fn elf(code: &[u8]) -> Vec<u8> {

@@ -17,7 +17,8 @@ fn machine(preparation: &str) -> (Bench, TempDir) {
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
     let wrapper = folder.path().join("init");
     let script = format!(
-        "#!/bin/sh\nexec unshare --user --map-root-user --mount sh -ec '{preparation}\nexec {}'\n",
+        "#!/bin/sh\nexec unshare --user --map-root-user --mount \\
+         sh -ec '{preparation}\nexec {} \"$1\"' sh \"$1\"\n",
         init().display()
     );
     fs::write(&wrapper, script).unwrap();
