@@ -73,6 +73,8 @@ impl Tool for Bash {
             }),
             effect: Effect::Destroys,
             command: Some("command"),
+            path: None,
+            url: None,
         }
     }
 
