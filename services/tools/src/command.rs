@@ -102,6 +102,18 @@ impl Part {
         Part { kind, words, texts, unclear: None }
     }
 
+    /// A file that is written by redirection. No program can be written like this, as its name
+    /// would be in quotes.
+    fn write(kind: Kind, file: Word) -> Part {
+        let sign = if kind == Kind::Append { ">> " } else { "> " };
+        let mut part = Part::new(kind, vec![file]);
+        for text in &mut part.texts {
+            text.text.insert_str(0, sign);
+            text.certain += sign.len();
+        }
+        part
+    }
+
     /// What may do anything at all.
     fn unknown(text: &str, why: &'static str) -> Part {
         let texts = vec![Text { text: text.trim().to_owned(), certain: 0 }];

@@ -2,7 +2,6 @@ use super::{
     Kind, Part, Step, Unclear,
     here::HereDocument,
     shell::{Shell, Simple},
-    word::Word,
 };
 
 impl Shell<'_, '_> {
@@ -34,8 +33,7 @@ impl Shell<'_, '_> {
             ">>" | "&>>" => Kind::Append,
             _ => Kind::Overwrite,
         };
-        let sign = if kind == Kind::Append { ">>" } else { ">" };
-        simple.writes.push(Part::new(kind, vec![Word::literal(sign), target]));
+        simple.writes.push(Part::write(kind, target));
         Ok(())
     }
 }

@@ -12,6 +12,9 @@ pub struct Shell<'s, 'f> {
     /// Begun on this line, to be read from the next.
     pub here_documents: Vec<HereDocument>,
 
+    /// What comes next reads from a pipe.
+    piped: bool,
+
     /// How many here-documents of the commands around this one are not read yet.
     pub held: usize,
 }
@@ -50,7 +53,7 @@ impl Simple {
 
 impl<'s, 'f> Shell<'s, 'f> {
     pub fn new(text: &'s str, found: &'f mut Found) -> Shell<'s, 'f> {
-        Shell { text, at: 0, found, here_documents: vec![], held: 0 }
+        Shell { text, at: 0, found, here_documents: vec![], piped: false, held: 0 }
     }
 
     pub fn all(&mut self) -> Step<()> {
@@ -79,6 +82,7 @@ impl<'s, 'f> Shell<'s, 'f> {
     pub fn parentheses(&mut self) -> Step<()> {
         let outer = std::mem::take(&mut self.here_documents);
         self.held += outer.len();
+        self.piped = false;
         self.deeper(|shell| shell.list(Until::Parenthesis))?;
         self.held -= outer.len();
         match self.here_documents.is_empty() {
@@ -103,7 +107,11 @@ impl<'s, 'f> Shell<'s, 'f> {
                     self.takes("&");
                     return Ok(Ended::Here);
                 }
-                Some(b';' | b'|') => self.at += 1,
+                Some(b'|') => {
+                    self.piped = !self.takes("||") && self.takes("|");
+                    self.takes("&");
+                }
+                Some(b';') => self.at += 1,
                 Some(b'&') if !self.sees("&>") => self.at += 1,
                 Some(b')') if until == Until::Parenthesis => {
                     self.at += 1;
@@ -128,6 +136,8 @@ impl<'s, 'f> Shell<'s, 'f> {
 
     fn command(&mut self, until: Until) -> Step<Ended> {
         let mut simple = Simple::default();
+        // Behind a pipe, `time` is a program like any other.
+        let mut piped = std::mem::take(&mut self.piped);
         loop {
             self.blanks()?;
             match self.peek() {
@@ -143,8 +153,11 @@ impl<'s, 'f> Shell<'s, 'f> {
                     if word.is_bare() && simple.is_untouched() {
                         match &*word.value() {
                             "!" | "{" | "}" | "if" | "then" | "elif" | "else" | "fi" | "do"
-                            | "done" | "while" | "until" => continue,
-                            "time" if self.times()? => continue,
+                            | "done" | "while" | "until" => {
+                                piped = false;
+                                continue;
+                            }
+                            "time" if !piped && self.times()? => continue,
                             "for" | "select" => return self.each().map(|()| Ended::Here),
                             "case" => return self.deeper(Shell::case).map(|()| Ended::Here),
                             "esac" if until == Until::EndOfCase => return Ok(Ended::Case),

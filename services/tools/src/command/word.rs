@@ -181,7 +181,7 @@ impl Joined {
 /// A text as one word that every shell reads as that text.
 fn quote(text: &str) -> Cow<'_, str> {
     let safe = |next: char| next.is_alphanumeric() || "-_./:=@%+,^]".contains(next);
-    let plain = matches!(text, "[" | "[[" | "{}" | "!" | "{" | "}" | "…" | ">" | ">>");
+    let plain = matches!(text, "[" | "[[" | "{}" | "!" | "{" | "}");
     if plain || (!text.is_empty() && text.chars().all(safe)) {
         return Cow::Borrowed(text);
     }
