@@ -8,7 +8,8 @@ use tests::{Session, World};
 /// Both want to write, one with a program and one without.
 const SHELL: &str = r#"call bash {"command": "echo one > note"}"#;
 const FILE: &str = r#"call write {"path": "note", "content": "two"}"#;
-const OUTSIDE: &str = r#"call write {"path": "../note", "content": "three"}"#;
+const LINK: &str = r#"call bash {"command": "ln -s /tmp out"}"#;
+const OUTSIDE: &str = r#"call write {"path": "out/note", "content": "three"}"#;
 
 #[tokio::test]
 async fn permission_and_sandbox_fact() {
@@ -65,6 +66,7 @@ async fn permission_and_sandbox_fact() {
     }
 
     // What tries to get out is stopped, and that is a fact, too.
+    run(&session, LINK).await;
     let (seen, _) = run(&session, OUTSIDE).await;
     let violation = seen.iter().find_map(|event| match &event.payload {
         Some(Payload::SandboxViolation(violation)) => Some(violation),

@@ -41,6 +41,7 @@ const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
 const LONGEST_ID: usize = 100;
 const MOST_RULES: usize = 1_000;
+const MOST_IN_SCOPE: usize = 200;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
@@ -142,6 +143,16 @@ fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
     let permissions = call.permissions.unwrap_or_default();
     if permissions.rules.len() > MOST_RULES {
         return Err(invalid("call.permissions.rules", "are more than 1,000"));
+    }
+    for (field, scope) in [
+        ("call.permissions.tools", &permissions.tools),
+        ("call.permissions.paths", &permissions.paths),
+        ("call.permissions.hosts", &permissions.hosts),
+        ("call.permissions.commands", &permissions.commands),
+    ] {
+        if scope.len() > MOST_IN_SCOPE {
+            return Err(invalid(field, "are more than 200"));
+        }
     }
     Ok(Call {
         tenant,

@@ -74,6 +74,7 @@ impl Tool for Bash {
             effect: Effect::Destroys,
             command: Some("command"),
             path: None,
+            url: None,
         }
     }
 

@@ -42,12 +42,13 @@ pub struct About {
 
     pub effect: Effect,
 
-    /// The field of its input that is a command line, which rules are compared with. Absent:
-    /// they are compared with the tool's name.
+    /// The field of its input that is a command line, a path or a URL, which scopes and rules
+    /// are compared with. At most one is there; without any, it is the tool's name.
     pub command: Option<&'static str>,
 
-    /// The field of its input that is a path in the workspace, which rules are compared with.
+    /// Below the workspace; a call without it is about all of the workspace.
     pub path: Option<&'static str>,
+    pub url: Option<&'static str>,
 }
 
 /// The worst that a tool may do.

@@ -85,6 +85,7 @@ impl Tool for Edit {
             effect: Effect::Changes,
             command: None,
             path: Some("path"),
+            url: None,
         }
     }
 

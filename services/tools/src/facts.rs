@@ -15,7 +15,8 @@ use tonic::Status;
 
 use crate::{
     call::Call,
-    evaluate::{Evaluation, Verdict, action_name, mode_name, source_name},
+    evaluate::{Evaluation, Verdict, action_name, mode_name},
+    judge::source_name,
     outcome::Outcome,
     outputs::Kept,
     rules,
@@ -77,7 +78,6 @@ pub fn about(call: &Call, payload: Payload) -> Event {
 }
 
 pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> PermissionEvaluated {
-    let destructive = evaluation.destructive;
     let decision = match &evaluation.verdict {
         Verdict::Allow(_) => "allow",
         Verdict::Ask(_) => "ask",
@@ -95,12 +95,8 @@ pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> Permiss
         rule,
         compared: evaluation.compared.clone(),
         mode: mode_name(call.permissions.mode()).into(),
-        destructive,
-        destructive_reason: if destructive {
-            "the tool can do anything".into()
-        } else {
-            String::new()
-        },
+        destructive: evaluation.destructive.is_some(),
+        destructive_reason: evaluation.destructive.clone().unwrap_or_default(),
         reason: evaluation.reason.clone(),
     }
 }

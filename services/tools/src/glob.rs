@@ -87,6 +87,7 @@ impl Tool for Glob {
             effect: Effect::Reads,
             command: None,
             path: Some("path"),
+            url: None,
         }
     }
 

@@ -113,6 +113,7 @@ impl Tool for Grep {
             effect: Effect::Reads,
             command: None,
             path: Some("path"),
+            url: None,
         }
     }
 

@@ -190,7 +190,7 @@ fn about(
         "required": required,
         "additionalProperties": false,
     });
-    About { name, description, input_schema, effect, command: None, path: None }
+    About { name, description, input_schema, effect, command: None, path: None, url: None }
 }
 
 #[cfg(test)]

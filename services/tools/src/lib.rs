@@ -7,8 +7,12 @@
 mod call;
 mod catalog;
 mod evaluate;
+mod judge;
+mod scope;
+mod subject;
 mod rules;
 mod pattern;
+mod command;
 mod outcome;
 mod bash;
 mod read;

@@ -1,5 +1,9 @@
+use std::cell::OnceCell;
+
 use globset::GlobBuilder;
 use regex::bytes::{Regex, RegexBuilder};
+
+use crate::command::Text;
 
 /// The longest pattern that the contract allows, in characters.
 const LONGEST: usize = 1_000;
@@ -14,6 +18,9 @@ pub struct Pattern {
     /// How many characters stand for themselves; choices do not count.
     pub literal: usize,
 
+    /// It ends with a `*`, so whatever begins like a match is one.
+    open: bool,
+
     /// Absent: the prefix is all there is.
     wild: Option<Wild>,
 }
@@ -21,7 +28,12 @@ pub struct Pattern {
 #[derive(Debug)]
 enum Wild {
     Anything,
-    Glob(String),
+
+    /// Compiled when it is first needed: most rules are about something else.
+    Glob {
+        glob: String,
+        regex: OnceCell<Option<Regex>>,
+    },
 }
 
 /// The pattern is no glob, or too long to be one.
@@ -34,11 +46,14 @@ impl Pattern {
             return Err(Malformed);
         }
         if text == "*" {
-            return Ok(Pattern { prefix: String::new(), literal: 0, wild: Some(Wild::Anything) });
+            let wild = Some(Wild::Anything);
+            return Ok(Pattern { prefix: String::new(), literal: 0, open: true, wild });
         }
         let (mut prefix, mut literal, mut wild, mut depth) = (String::new(), 0, false, 0);
+        let mut open = false;
         let mut rest = text.chars();
         while let Some(next) = rest.next() {
+            open = next == '*' && depth == 0;
             match next {
                 '*' | '?' => wild = true,
                 '[' => {
@@ -62,8 +77,8 @@ impl Pattern {
         if depth != 0 {
             return Err(Malformed);
         }
-        let wild = wild.then(|| Wild::Glob(text.to_owned()));
-        Ok(Pattern { prefix, literal, wild })
+        let wild = wild.then(|| Wild::Glob { glob: text.to_owned(), regex: OnceCell::new() });
+        Ok(Pattern { prefix, literal, open, wild })
     }
 
     /// It matches one text and no other.
@@ -75,28 +90,35 @@ impl Pattern {
         matches!(self.wild, Some(Wild::Anything))
     }
 
-    /// The first of the texts that it matches.
-    pub fn find<'t>(
-        &self,
-        texts: impl IntoIterator<Item = &'t str>,
-    ) -> Result<Option<&'t str>, Malformed> {
-        let mut texts = texts.into_iter();
-        let glob = match &self.wild {
-            None => return Ok(texts.find(|text| *text == self.prefix)),
-            Some(Wild::Anything) => return Ok(texts.next()),
-            Some(Wild::Glob(glob)) => glob,
+    pub fn matches(&self, text: &str) -> Result<bool, Malformed> {
+        let (glob, regex) = match &self.wild {
+            None => return Ok(text == self.prefix),
+            Some(Wild::Anything) => return Ok(true),
+            Some(Wild::Glob { glob, regex }) => (glob, regex),
         };
-        // Most rules are about something else, and comparing is cheaper than compiling.
-        let mut likely = texts.filter(|text| text.starts_with(&self.prefix)).peekable();
-        if likely.peek().is_none() {
-            return Ok(None);
+        if !text.starts_with(&self.prefix) {
+            return Ok(false);
         }
-        let regex = compile(glob)?;
-        Ok(likely.find(|text| regex.is_match(text.as_bytes())))
+        let regex = regex.get_or_init(|| compile(glob).ok()).as_ref().ok_or(Malformed)?;
+        Ok(regex.is_match(text.as_bytes()))
     }
 
-    pub fn matches(&self, text: &str) -> Result<bool, Malformed> {
-        Ok(self.find([text])?.is_some())
+    /// It matches whatever the shell may make of a text.
+    pub fn covers(&self, text: &Text) -> Result<bool, Malformed> {
+        match text.certain == text.text.len() {
+            true => self.matches(&text.text),
+            false => Ok(self.open && self.matches(&text.text[..text.certain])?),
+        }
+    }
+
+    /// It may match what the shell makes of a text. Of what is filled in it counts only what
+    /// stands before it.
+    pub fn touches(&self, text: &Text) -> Result<bool, Malformed> {
+        let certain = &text.text[..text.certain];
+        match text.certain == text.text.len() {
+            true => self.matches(certain),
+            false => Ok(self.prefix.starts_with(certain) || certain.starts_with(&self.prefix)),
+        }
     }
 }
 

@@ -69,6 +69,7 @@ impl Tool for Read {
             effect: Effect::Reads,
             command: None,
             path: Some("path"),
+            url: None,
         }
     }
 

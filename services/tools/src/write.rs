@@ -45,6 +45,7 @@ impl Tool for Write {
             effect: Effect::Changes,
             command: None,
             path: Some("path"),
+            url: None,
         }
     }
 

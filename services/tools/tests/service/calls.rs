@@ -57,13 +57,14 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn evaluating_decides_and_runs_nothing(db: PgPool) {
     let world = World::start(db).await;
-    let call = world.bash("touch ran");
+    let call = world.bash("touch ran; rm ran");
     for _ in 0..2 {
         let response = world.evaluate(call.clone()).await.unwrap();
         assert_eq!(response.input_json, call.input_json);
         assert_eq!(response.facts.len(), 1);
         let evaluation = response.evaluation.unwrap();
         assert_eq!((evaluation.decision.as_str(), evaluation.destructive), ("allow", true));
+        assert_eq!(evaluation.destructive_reason, r#""rm ran" removes files"#);
     }
     assert!(!world.workspaces.join("acme").exists());
     let response = world.evaluate(world.call("fly", json!({}))).await.unwrap();
@@ -90,13 +91,13 @@ async fn the_rule_that_decided_is_on_record(db: PgPool) {
     record("ls && rm x", Action::Deny, false).await;
     record("ls && ls", Action::Deny, false).await;
     expect![[r#"
-        ask rule "ls && rm x" default: the rule bash "rm *" of the manifest asks a person
+        ask rule "ls && rm x" default: the rule bash "rm *" of the manifest asks a person about "rm x"
             manifest ask bash rm *
-        deny mode "rm x" default: the rule bash "rm *" of the manifest asks a person, and nobody can be asked
+        deny mode "rm x" default: the rule bash "rm *" of the manifest asks a person about "rm x", and nobody can be asked
             manifest ask bash rm *
-        deny rule "rm x" default: the rule bash "rm *" of the manifest denies it
+        deny rule "rm x" default: the rule bash "rm *" of the manifest denies "rm x"
             manifest deny bash rm *
-        allow rule "ls && ls" default: the rule bash "*" of the manifest allows it
+        allow rule "ls" default: the rule bash "*" of the manifest allows "ls"
             manifest allow bash *
     "#]].assert_eq(&lines);
 }
@@ -115,14 +116,16 @@ async fn an_approval_settles_what_was_asked_and_nothing_else(db: PgPool) {
 
     let denied = with(Action::Deny);
     let ended = world.execute_approved(denied.clone()).await.unwrap();
-    assert_eq!(ended.error(), ("denied", r#"the rule bash "echo *" of the manifest denies it"#));
+    let reason = r#"the rule bash "echo *" of the manifest denies "echo ran""#;
+    assert_eq!(ended.error(), ("denied", reason));
     let nobody = Call { headless: true, ..with(Action::Ask) };
     let ended = world.execute_approved(nobody.clone()).await.unwrap();
     assert_eq!(ended.error().0, "denied");
     let mut planned = with(Action::Allow);
     planned.permissions.get_or_insert_default().set_mode(Mode::Plan);
     let ended = world.execute_approved(planned.clone()).await.unwrap();
-    assert_eq!(ended.error(), ("denied", "bash may change something, and the mode is plan"));
+    let reason = r#"">> log" is not known to only read, and the mode is plan"#;
+    assert_eq!(ended.error(), ("denied", reason));
     for call in [denied, nobody, planned] {
         assert!(world.read(&call, "log").is_empty());
     }
@@ -148,10 +151,10 @@ async fn whatever_a_model_asks_for_ends_in_an_envelope(db: PgPool) {
     assert_eq!(ended.error().0, "denied");
     assert_eq!(ended.names(), ["permission.evaluated"]);
 
-    let mut call = world.bash("ls");
+    let mut call = world.bash("ls; rm x");
     call.permissions = None;
     let ended = world.execute(call).await.unwrap();
-    expect!["bash may destroy something and no rule decides about it, and nobody has approved yet"]
+    expect![[r#""rm x" removes files, and no rule decides about it, and nobody has approved yet"#]]
         .assert_eq(ended.error().1);
     assert_eq!((ended.error().0, ended.names()), ("denied", vec!["permission.evaluated"]));
 
@@ -185,6 +188,7 @@ async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
         rules.resize(1_001, rule("bash", "*", Action::Allow));
     })
     .await;
+    refuse(|call| call.permissions.get_or_insert_default().paths = vec!["a".into(); 201]).await;
     expect![[r#"
         InvalidArgument REASON_INVALID_FIELD: invalid call.session_id: expected ses_ and 26 characters
         InvalidArgument REASON_INVALID_FIELD: invalid call.tool_call_id: expected call_ and 26 characters
@@ -193,6 +197,7 @@ async fn a_malformed_call_is_refused_with_the_field_named(db: PgPool) {
         InvalidArgument REASON_INVALID_FIELD: invalid call.turn_id: is longer than 100 characters
         InvalidArgument REASON_INVALID_FIELD: invalid call.input_json: is larger than 1 MiB
         InvalidArgument REASON_INVALID_FIELD: invalid call.permissions.rules: are more than 1,000
+        InvalidArgument REASON_INVALID_FIELD: invalid call.permissions.paths: are more than 200
     "#]].assert_eq(&problems);
     assert!(!world.workspaces.join("acme").exists());
 }
