@@ -30,17 +30,6 @@ async fn a_command_runs_in_the_sandbox_and_says_so_first(db: PgPool) {
 }
 
 #[sqlx::test(migrations = false)]
-async fn what_a_layer_stops_is_a_fact(db: PgPool) {
-    let world = World::start(db).await;
-    let call = world.bash("ulimit -f 1; exec head -c 10000 /dev/zero > large");
-    let ended = world.execute(call).await.unwrap();
-    assert_eq!(ended.names(), ["sandbox.applied", "sandbox.violation"]);
-    let Some(Payload::SandboxViolation(violation)) = &ended.facts[1].payload else { panic!() };
-    assert_eq!(violation.layer, "rlimits");
-    assert_eq!(violation.detail, "limit of the size of a file, ended by SIGXFSZ");
-}
-
-#[sqlx::test(migrations = false)]
 async fn a_workspace_lasts_and_is_shared_with_nobody(db: PgPool) {
     let mut world = World::start(db).await;
     let first = world.bash("echo kept > note");
