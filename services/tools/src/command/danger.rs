@@ -20,7 +20,7 @@ const PROGRAMS: &[(&[&str], &str)] = &[
     (&["crontab", "at", "batch"], "runs commands later"),
 ];
 
-/// Programs that are dangerous with one of some arguments, given by its beginning.
+/// Programs that are dangerous with one of some arguments.
 const WITH_ARGUMENTS: &[(&[&str], &[&str], &str)] = &[
     (&["chmod", "chown", "chgrp"], &["-R", "--recursive"], "changes whole folders"),
     (&["sed", "perl"], &["-i", "--in-place", "-pi", "-ni", "-Ei", "-ri"], "overwrites files"),
@@ -105,10 +105,7 @@ pub fn of(part: &Part) -> Option<String> {
 
 fn program(part: &Part) -> Option<&'static str> {
     let (name, arguments) = (part.name(), part.arguments());
-    let begins = |starts: &[&str]| {
-        let begins = |word: &Word| starts.iter().any(|start| word.start().starts_with(start));
-        arguments.iter().any(begins)
-    };
+    let begins = |starts: &[&str]| has(arguments, starts);
     if let Some((_, what)) = PROGRAMS.iter().find(|(names, _)| names.contains(&name)) {
         let appends = name == "tee" && begins(&["-a", "--append"]);
         return (!appends).then_some(what);
@@ -135,8 +132,18 @@ fn program(part: &Part) -> Option<&'static str> {
 fn git_command(part: &Part) -> Option<&'static str> {
     let [name, rest @ ..] = git::command(&part.words)? else { return None };
     let dangerous = |(command, starts, _): &&(&str, &[&str], _)| {
-        let begins = |word: &Word| starts.iter().any(|start| word.start().starts_with(start));
-        name.is(command) && (starts == &[""] || rest.iter().any(begins))
+        name.is(command) && (starts == &[""] || has(rest, starts))
     };
     GIT.iter().find(dangerous).map(|(.., what)| *what)
+}
+
+/// Whether one of some words is among the arguments: options by their beginning, as values and
+/// other letters may follow, and all else as it is.
+fn has(arguments: &[Word], words: &[&str]) -> bool {
+    let is = |argument: &Word, word: &str| match word {
+        "-" | "--" => argument.is(word),
+        _ if word.starts_with(['-', '+', ':']) => argument.start().starts_with(word),
+        _ => argument.is(word),
+    };
+    arguments.iter().any(|argument| words.iter().any(|word| is(argument, word)))
 }

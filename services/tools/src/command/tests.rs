@@ -1,4 +1,5 @@
 mod bash;
+mod effects;
 mod properties;
 
 use expect_test::expect;
