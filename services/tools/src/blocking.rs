@@ -52,6 +52,7 @@ mod tests {
         let waiting = tokio::spawn(work(Duration::from_secs(60), endless(sender)));
         tokio::task::yield_now().await;
         waiting.abort();
+        assert!(waiting.await.unwrap_err().is_cancelled());
         done.recv_timeout(Duration::from_secs(5)).unwrap();
     }
 }

@@ -117,7 +117,6 @@ pub struct Finished {
 
 #[cfg(test)]
 mod tests {
-    use expect_test::expect;
     use proptest::prelude::*;
 
     use super::*;
@@ -133,11 +132,7 @@ mod tests {
     #[test]
     fn lines_are_numbered() {
         let finished = excerpt(Wanted { first: 2, lines: 2, ..ALL }, b"one\r\ntwo\r\nthree\nfour");
-        expect![[r#"
-                 2	two
-                 3	three
-        "#]]
-        .assert_eq(&finished.text);
+        assert_eq!(finished.text, "     2\ttwo\n     3\tthree\n");
         assert_eq!((finished.shown, finished.lines, finished.cut), (2, 4, false));
         assert_eq!(excerpt(ALL, b"").lines, 0);
         assert_eq!(excerpt(ALL, b"\n\n").lines, 2);
@@ -146,12 +141,10 @@ mod tests {
     #[test]
     fn long_lines_are_cut_between_characters() {
         let wanted = Wanted { line_bytes: 4, ..ALL };
-        expect![[r#"
-                 1	abcd
-                 2	abcd… [1 bytes omitted]
-                 3	äa… [4 bytes omitted]
-        "#]]
-        .assert_eq(&excerpt(wanted, "abcd\r\nabcde\näaää\n".as_bytes()).text);
+        let lines = ["abcd", "abcd… [1 bytes omitted]", "äa… [4 bytes omitted]"];
+        let numbered = |(index, line)| format!("{:>6}\t{line}\n", index + 1);
+        let expected: String = lines.iter().enumerate().map(numbered).collect();
+        assert_eq!(excerpt(wanted, "abcd\r\nabcde\näaää\n".as_bytes()).text, expected);
     }
 
     proptest! {

@@ -53,17 +53,23 @@ impl Workspace {
         }
         let directory = match self.open_directory(parent) {
             Err(Error::PathNotFound(_)) if parents == Parents::Create => {
-                self.create_directory(parent)?
+                self.create_directory(parent)
             }
-            found => found?,
+            found => found,
         };
+        // Whoever asked knows the whole path, and not what we make of it.
+        let directory = directory.map_err(|error| match error {
+            Error::PathNotFound(_) => Error::PathNotFound(shorten(path)),
+            Error::PathOutside(_) => Error::PathOutside(shorten(path)),
+            error => error,
+        })?;
         Ok(Place { directory, name: name.to_owned(), owner: self.owner })
     }
 
     /// The place of what a path means: links are followed, and each of them beneath the
     /// workspace.
     pub fn place_of_file(&self, path: &str, parents: Parents) -> Result<Place> {
-        if path.ends_with('/') {
+        if path.ends_with('/') && !path.starts_with('/') {
             return Err(invalid("ends in a slash, so it names no file"));
         }
         let mut path = path.to_owned();

@@ -52,7 +52,14 @@ async fn a_client_writes_files(db: PgPool) {
     let unused = world.bash("true").workspace_id;
     let status = write(&world, &unused, "x", b"").await.unwrap_err();
     lines += &explain(&status).replace(&unused, "ws_…");
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        InvalidArgument REASON_INVALID_FIELD: invalid path: names no file
+        InvalidArgument REASON_INVALID_FIELD: invalid path: is a directory
+        NotFound REASON_PATH_NOT_FOUND: there is no "run/x" in the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "../x" leads out of the workspace
+        InvalidArgument REASON_INVALID_FIELD: invalid path: has a NUL
+        InvalidArgument REASON_INVALID_FIELD: invalid data: is larger than 1 MiB
+        NotFound REASON_WORKSPACE_NOT_FOUND: there is no workspace ws_…, or nothing has used it yet"#]].assert_eq(&lines);
     assert!(!world.folder(&unused).exists());
     write(&world, &id, "x", &vec![0; 1_048_576]).await.unwrap();
 }
@@ -90,7 +97,19 @@ async fn a_client_moves_files(db: PgPool) {
         let status = rename(&world, &id, path, new_path).await.unwrap_err();
         lines += &format!("{}\n", explain(&status));
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        NotFound REASON_PATH_NOT_FOUND: there is no "gone" in the workspace
+        InvalidArgument REASON_INVALID_FIELD: invalid new_path: is there already
+        InvalidArgument REASON_INVALID_FIELD: invalid new_path: lies within what is moved
+        InvalidArgument REASON_INVALID_FIELD: invalid path: names no file
+        InvalidArgument REASON_INVALID_FIELD: invalid new_path: names no file
+        InvalidArgument REASON_PATH_OUTSIDE: "../a" leads out of the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "../a" leads out of the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "a/out/taken" leads out of the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "a/out/passwd" leads out of the workspace
+        InvalidArgument REASON_INVALID_FIELD: invalid new_path: has a NUL
+    "#]]
+    .assert_eq(&lines);
     assert_eq!(world.prints(&id, "ls; cat taken").await, "a\ntaken\nx\n");
 }
 
@@ -113,5 +132,13 @@ async fn a_client_deletes_trees_and_nothing_else(db: PgPool) {
     for path in ["", ".", "kept/..", "..", "/etc/hostname", "kept/../../x"] {
         lines += &format!("{}\n", explain(&delete(&world, &id, path).await.unwrap_err()));
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        InvalidArgument REASON_INVALID_FIELD: invalid path: names no file
+        InvalidArgument REASON_INVALID_FIELD: invalid path: names no file
+        InvalidArgument REASON_INVALID_FIELD: invalid path: names no file
+        InvalidArgument REASON_PATH_OUTSIDE: ".." leads out of the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "/etc/hostname" leads out of the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "kept/../../x" leads out of the workspace
+    "#]]
+    .assert_eq(&lines);
 }

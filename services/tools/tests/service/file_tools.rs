@@ -47,7 +47,17 @@ async fn what_cannot_be_read_is_explained(db: PgPool) {
     lines += &format!("{}\n", ended.error().1);
     lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "picture" })).await.data());
     lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "empty" })).await.data());
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        failed: there is no "src/mian.rs" in the workspace; did you mean src/main.rs? []
+        failed: invalid path: is a directory; use glob to see what is in it []
+        failed: there is no "nothing/here" in the workspace []
+        sandbox: "/workspace/one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["sandbox.violation"]
+        sandbox: "../one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["sandbox.violation"]
+        failed: invalid path: is a directory; use glob to see what is in it []
+        line 2 is behind the end: the file has 1 lines
+        {"binary":true,"media_type":"image/gif","size_bytes":8}
+        {"content":"","digest":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","lines":0,"size_bytes":0}
+    "#]].assert_eq(&lines);
 
     let ended = world.tool(&id, "read", json!({ "path": "long" })).await;
     let content = ended.data()["content"].as_str().unwrap().to_owned();
@@ -72,7 +82,28 @@ async fn a_file_is_written_whole(db: PgPool) {
     assert_eq!(folder.join("run").metadata().unwrap().permissions().mode() & 0o7777, 0o750);
     let command = "cat x/y/new run a/b; readlink link; echo more >> x/y/new; mv x/y x/z; \
                    rm run; ls -A . a x x/z; stat -c %a x x/z/new";
-    expect![[r#""#]].assert_eq(&world.prints(&id, command).await);
+    expect![[r#"
+        hello
+        new
+        through
+        a/b
+        .:
+        a
+        link
+        x
+
+        a:
+        b
+
+        x:
+        z
+
+        x/z:
+        new
+        755
+        644
+    "#]]
+    .assert_eq(&world.prints(&id, command).await);
     // We own what we make as little as commands own the machine.
     let owner = |path: &str| folder.join(path).metadata().unwrap().uid();
     assert_eq!((owner("x"), owner("x/z/new")), (owner(""), owner("")));
@@ -82,7 +113,17 @@ async fn a_file_is_written_whole(db: PgPool) {
         let ended = write(path, "no").await;
         lines += &format!("{path}: {} {}\n", ended.error().0, ended.error().1);
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        x: failed invalid path: is a directory
+        x/: failed invalid path: ends in a slash, so it names no file
+        .: failed invalid path: names no file
+        : failed invalid path: names no file
+        ..: sandbox ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        x/..: failed invalid path: names no file
+        ../out: sandbox "../out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        /etc/out: sandbox "/etc/out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        a/b/c: failed there is no "a/b/c" in the workspace
+    "#]].assert_eq(&lines);
 }
 
 #[sqlx::test(migrations = false)]
@@ -99,8 +140,20 @@ async fn an_edit_replaces_what_is_there_once(db: PgPool) {
         world.tool(&id, "edit", input).await
     };
     let data = edit("dos", "two\nthree", "2\n3", false).await.data();
-    expect![[r#""#]].assert_eq(&data["diff"].as_str().unwrap().replace('\r', "\\r"));
-    expect![[r#""#]].assert_eq(&world.prints(&id, "od -An -c dos; stat -c %a dos").await);
+    expect![[r#"
+        @@ -1,3 +1,3 @@
+         one\r
+        -two\r
+        -three\r
+        +2\r
+        +3\r
+    "#]]
+    .assert_eq(&data["diff"].as_str().unwrap().replace('\r', "\\r"));
+    expect![[r#"
+           o   n   e  \r  \n   2  \r  \n   3  \r  \n
+        600
+    "#]]
+    .assert_eq(&world.prints(&id, "od -An -c dos; stat -c %a dos").await);
 
     let mut lines = String::new();
     for (path, old, new) in [
@@ -115,7 +168,15 @@ async fn an_edit_replaces_what_is_there_once(db: PgPool) {
         let ended = edit(path, old, new, false).await;
         lines += &format!("{path}: {} {}\n", ended.error().0, ended.error().1);
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        twice: failed old_text is in the file 2 times; add lines around it until it is there once, or set replace_all
+        twice: failed old_text is not in the file; read it again, and copy the text exactly
+        twice: failed old_text and new_text are the same, so there is nothing to change
+        bytes: failed the file is no UTF-8 text, so it cannot be edited
+        large: failed invalid path: is larger than 8 MiB, use bash to change it
+        gone: failed there is no "gone" in the workspace
+        twice/: failed invalid path: ends in a slash, so it names no file
+    "#]].assert_eq(&lines);
     assert_eq!(world.prints(&id, "cat twice").await, "a\nb\na\n");
 
     let data = edit("link", "a", "x", true).await.data();

@@ -3,6 +3,7 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
+    iter,
     os::unix::{
         ffi::OsStrExt as _,
         fs::{PermissionsExt as _, symlink},
@@ -12,6 +13,10 @@ use std::{
     time::Duration,
 };
 
+use nix::{
+    fcntl::{OFlag, open, openat},
+    sys::stat::{Mode, mkdirat},
+};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tempfile::TempDir;
@@ -222,12 +227,15 @@ async fn a_file_of_a_gibibyte_costs_no_gibibyte(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_tree_deeper_than_any_path_can_be_searched_and_deleted(db: PgPool) {
     let world = World::start(db).await;
-    let id = world
-        .workspace(
-            "mkdir deep; cd deep; for n in {1..3000}; do mkdir deeper; cd deeper || exit 1; done; \
-             echo needle > bottom; cd /workspace; echo needle > top",
-        )
-        .await;
+    let id = world.workspace("echo needle > top").await;
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+    let mut directory = open(&world.folder(&id), flags, Mode::empty()).unwrap();
+    // No path of this length can be opened, so it is made one by one.
+    for name in iter::once("deep").chain(iter::repeat_n("deeper", 3_000)) {
+        mkdirat(&directory, name, Mode::S_IRWXU).unwrap();
+        directory = openat(&directory, name, flags, Mode::empty()).unwrap();
+    }
+    mkdirat(&directory, "bottom", Mode::S_IRWXU).unwrap();
     let data = quickly(&world, &id, "grep", json!({ "pattern": "needle" })).await.data();
     assert_eq!(data["output"], "top\n1:needle\n");
     assert_eq!(data["not_searched"], 1);

@@ -56,7 +56,7 @@ async fn a_directory_that_becomes_a_link_leads_nowhere(db: PgPool) {
     symlink(elsewhere.path(), folder.join("link")).unwrap();
     let swapping = Swapping::start(folder.join("dir"), folder.join("link"));
     let mut refused = 0;
-    for round in 0..100 {
+    for round in 0..30 {
         let content = format!("mine {round}\n");
         for (tool, input) in [
             ("write", json!({ "path": "dir/file", "content": content })),
@@ -92,7 +92,7 @@ async fn a_file_that_becomes_a_link_is_replaced_and_not_followed(db: PgPool) {
     let elsewhere = tempfile::tempdir().unwrap();
     let theirs = elsewhere.path().join("theirs");
     fs::write(&theirs, "theirs\n").unwrap();
-    for round in 0..100 {
+    for round in 0..30 {
         let _ = fs::remove_file(folder.join("link"));
         symlink(&theirs, folder.join("link")).unwrap();
         let swapping = Swapping::start(folder.join("file"), folder.join("link"));

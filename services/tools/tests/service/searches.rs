@@ -27,7 +27,16 @@ async fn files_are_found_by_name(db: PgPool) {
     let world = World::start(db).await;
     let id = world.workspace(TREE).await;
     let all = paths(&world, &id, json!({ "pattern": "*" })).await;
-    expect![[r#""#]].assert_eq(&format!("{}\n", all.join("\n")));
+    expect![[r#"
+        .github/ci.yml
+        .gitignore
+        binary
+        src/.gitignore
+        src/deep/numbers.txt
+        src/keep.log
+        src/main.rs
+    "#]]
+    .assert_eq(&format!("{}\n", all.join("\n")));
     assert_eq!(paths(&world, &id, json!({ "pattern": "*.rs" })).await, ["src/main.rs"]);
     let below = paths(&world, &id, json!({ "pattern": "*/*", "path": "./src" })).await;
     assert_eq!(below, ["src/deep/numbers.txt"]);
@@ -49,7 +58,13 @@ async fn files_are_found_by_name(db: PgPool) {
         let ended = world.tool(&id, "glob", json!({ "pattern": pattern, "path": path })).await;
         lines += &format!("{}: {}\n", ended.error().0, ended.error().1);
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        schema: error parsing glob '**/[': unclosed character class; missing ']'
+        failed: there is no "gone" in the workspace
+        sandbox: "host" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        sandbox: ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        sandbox: "/etc" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+    "#]].assert_eq(&lines);
 }
 
 #[sqlx::test(migrations = false)]
@@ -73,7 +88,61 @@ async fn files_are_found_by_content(db: PgPool) {
     ] {
         lines += &format!("{input}\n{}\n", grep(input.clone()).await);
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        {"pattern":"two"}
+        .github/ci.yml
+        1:two
+
+        src/deep/numbers.txt
+        2:Two two
+        5:two
+
+        src/keep.log
+        1:two
+        (3 files)
+
+        {"case":"insensitive","context":1,"path":"src","pattern":"^two"}
+        src/deep/numbers.txt
+        1-one
+        2:Two two
+        3-three
+        4-four
+        5:two
+
+        src/keep.log
+        1:two
+        (2 files)
+
+        {"output":"files","pattern":"two"}
+        .github/ci.yml
+        src/deep/numbers.txt
+        src/keep.log
+        (3 files)
+
+        {"case":"insensitive","output":"count","pattern":"two"}
+        .github/ci.yml: 1
+        src/deep/numbers.txt: 2
+        src/keep.log: 1
+        (3 files)
+
+        {"case":"smart","output":"count","pattern":"TWO"}
+        (0 files)
+
+        {"glob":"*.{yml,rs}","pattern":"two"}
+        .github/ci.yml
+        1:two
+        (1 files)
+
+        {"path":"target/main.rs","pattern":"main"}
+        target/main.rs
+        1:fn main() {}
+        (1 files)
+
+        {"pattern":"nowhere"}
+        (0 files)
+
+    "#]]
+    .assert_eq(&lines);
 
     let ended = world.tool(&id, "grep", json!({ "pattern": "t", "limit": 3 })).await;
     assert_eq!(ended.data()["matches"], 3);

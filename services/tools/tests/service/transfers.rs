@@ -84,7 +84,9 @@ async fn an_upload_appears_when_it_ends_well_or_not_at_all(db: PgPool) {
     assert_eq!(world.prints(&id, "cat file").await, "old\n");
     let found = world.tool(&id, "glob", serde_json::json!({ "pattern": "*" })).await.data();
     assert_eq!(found["paths"], serde_json::json!(["file"]));
+    // Only then: a stream that is closed before its call is dropped has ended well.
     uploading.abort();
+    assert!(uploading.await.unwrap_err().is_cancelled());
     drop(sender);
     timeout(Duration::from_secs(10), until(0)).await.expect("nothing is left of it");
     assert_eq!(world.prints(&id, "cat file").await, "old\n");
@@ -105,6 +107,19 @@ async fn an_upload_appears_when_it_ends_well_or_not_at_all(db: PgPool) {
         let status = download(&world, &id, path, offset).await.unwrap_err();
         lines += &format!("{}\n", explain(&status));
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        InvalidArgument REASON_INVALID_FIELD: invalid path: is missing
+        InvalidArgument REASON_INVALID_FIELD: invalid workspace_id: expected ws_ and 26 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid path: belongs into the first message only
+        InvalidArgument REASON_INVALID_FIELD: invalid workspace_id: belongs into the first message only
+        InvalidArgument REASON_INVALID_FIELD: invalid data: is larger than 1 MiB
+        InvalidArgument REASON_INVALID_FIELD: invalid path: is a directory
+        InvalidArgument REASON_PATH_OUTSIDE: "../file" leads out of the workspace
+        InvalidArgument REASON_INVALID_FIELD: invalid offset: is negative
+        InvalidArgument REASON_INVALID_FIELD: invalid path: is a directory
+        NotFound REASON_PATH_NOT_FOUND: there is no "gone" in the workspace
+        InvalidArgument REASON_PATH_OUTSIDE: "../file" leads out of the workspace
+    "#]]
+    .assert_eq(&lines);
     assert_eq!(world.prints(&id, "cat file; ls -A").await, "old\ndir\nfile\n");
 }

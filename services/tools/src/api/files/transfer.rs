@@ -45,6 +45,9 @@ pub async fn upload(
         }
         draft = append(draft, more.data).await?;
     }
+    // To tonic a call that was dropped is a stream that ended. The server drops us, too, but only
+    // once we wait for something: so we do, before anything is published.
+    tokio::task::yield_now().await;
     let publish = move |stop: &_| {
         wanted(stop)?;
         draft.publish()
