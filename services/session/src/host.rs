@@ -60,7 +60,7 @@ pub struct Host {
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
     /// What was made of a catalogue, by the names of the tools in it.
-    offers: moka::sync::Cache<(Tenant, Vec<String>), (Arc<Vec<Tool>>, Arc<Offer>)>,
+    offers: moka::sync::Cache<(Tenant, Vec<String>), Made>,
     surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
     /// The models that would answer, best first.
     routes: Cache<Route, Arc<Vec<Room>>>,
@@ -68,6 +68,9 @@ pub struct Host {
 
 /// Whose request would go where: tenant, model, profile, capabilities.
 type Route = (Tenant, String, String, Vec<String>);
+
+/// An offer and the catalogue that it was made of.
+type Made = (Arc<Vec<Tool>>, Arc<Offer>);
 
 /// What a model can take.
 #[derive(Debug, Clone, PartialEq)]
