@@ -29,7 +29,7 @@ async fn permission_and_sandbox_fact() {
 
     // What is allowed runs after both facts, and in what the second one says.
     let session = agent("free", Mode::Auto, vec![]).await;
-    for (script, tier, layers) in [(SHELL, "A", 14), (FILE, "", 1)] {
+    for (script, tier, layer) in [(SHELL, "A", "seccomp"), (FILE, "", "workspace")] {
         let (seen, view) = run(&session, script).await;
         assert_eq!(view.status, "completed");
         let place = |name: &str| seen.iter().position(|event| event.r#type == name).unwrap();
@@ -39,12 +39,9 @@ async fn permission_and_sandbox_fact() {
         assert_eq!(view.permission_state.unwrap().decision, "allow");
         let sandbox = view.sandbox_profile.unwrap();
         assert_eq!((sandbox.tier.as_str(), sandbox.mode.as_str()), (tier, "strict"));
-        assert_eq!(sandbox.layers.len(), layers);
-        assert!(sandbox.layers.iter().all(|layer| layer.applied));
-        assert_eq!(
-            (sandbox.writable.len() > 0, &*sandbox.network),
-            (true, &["none".to_owned()][..])
-        );
+        assert!(sandbox.layers.iter().any(|known| known.name == layer && known.applied));
+        assert!(!sandbox.writable.is_empty());
+        assert_eq!(sandbox.network, ["none"]);
     }
 
     // What is not says why, and has not run.

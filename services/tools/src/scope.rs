@@ -157,8 +157,8 @@ mod tests {
             "src" in ["src/**", "*.md"]: inside
             "src/../secret" in ["src/**", "*.md"]: this agent may not touch "secret" (secret)
             "srcs/a" in ["src/**", "*.md"]: this agent may not touch "srcs/a" (srcs/a)
-            "../src/a" in ["src/**", "*.md"]: "../src/a" leads out of the workspace
-            "/src/a" in ["src/**", "*.md"]: "/src/a" leads out of the workspace
+            "../src/a" in ["src/**", "*.md"]: "../src/a" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+            "/src/a" in ["src/**", "*.md"]: "/src/a" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
             "." in ["src/**", "*.md"]: this agent may not touch "." (.)
             null in ["src/**", "*.md"]: this agent may not touch "." (.)
             null in ["**"]: inside

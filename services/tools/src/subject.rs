@@ -63,7 +63,8 @@ impl Subject {
 /// itself is `.`. Links are not followed: this is about names, and what is behind a name may
 /// change until it is used.
 pub fn normalize(path: &str) -> Result<String, Astray> {
-    let astray = || Astray(format!("{path:?} leads out of the workspace"));
+    let hint = "paths are relative to the workspace: `a/b`, not `/workspace/a/b`";
+    let astray = || Astray(format!("{path:?} leads out of the workspace; {hint}"));
     // Whose it is, is looked at when it is read.
     if outputs::named(path).is_some() {
         return Ok(path.to_owned());
@@ -149,9 +150,9 @@ mod tests {
             "": Ok(".")
             ".": Ok(".")
             "src/..": Ok(".")
-            "..": Err(Astray("\"..\" leads out of the workspace"))
-            "src/../../x": Err(Astray("\"src/../../x\" leads out of the workspace"))
-            "/etc/passwd": Err(Astray("\"/etc/passwd\" leads out of the workspace"))
+            "..": Err(Astray("\"..\" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`"))
+            "src/../../x": Err(Astray("\"src/../../x\" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`"))
+            "/etc/passwd": Err(Astray("\"/etc/passwd\" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`"))
             "src/": Ok("src")
             "a/./b/": Ok("a/b")
             "...": Ok("...")

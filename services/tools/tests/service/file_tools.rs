@@ -48,12 +48,12 @@ async fn what_cannot_be_read_is_explained(db: PgPool) {
     lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "picture" })).await.data());
     lines += &format!("{}\n", world.tool(&id, "read", json!({ "path": "empty" })).await.data());
     expect![[r#"
-        failed: there is no "src/mian.rs" in the workspace; did you mean src/main.rs? []
-        failed: invalid path: is a directory; use glob to see what is in it []
-        failed: there is no "nothing/here" in the workspace []
-        sandbox: "/workspace/one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["sandbox.violation"]
-        sandbox: "../one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["sandbox.violation"]
-        failed: invalid path: is a directory; use glob to see what is in it []
+        failed: there is no "src/mian.rs" in the workspace; did you mean src/main.rs? ["sandbox.applied"]
+        failed: invalid path: is a directory; use glob to see what is in it ["sandbox.applied"]
+        failed: there is no "nothing/here" in the workspace ["sandbox.applied"]
+        denied: "/workspace/one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["permission.evaluated"]
+        denied: "../one" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b` ["permission.evaluated"]
+        failed: invalid path: is a directory; use glob to see what is in it ["sandbox.applied"]
         line 2 is behind the end: the file has 1 lines
         {"binary":true,"media_type":"image/gif","size_bytes":8}
         {"content":"","digest":"e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855","lines":0,"size_bytes":0}
@@ -118,10 +118,10 @@ async fn a_file_is_written_whole(db: PgPool) {
         x/: failed invalid path: ends in a slash, so it names no file
         .: failed invalid path: names no file
         : failed invalid path: names no file
-        ..: sandbox ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        ..: denied ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
         x/..: failed invalid path: names no file
-        ../out: sandbox "../out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
-        /etc/out: sandbox "/etc/out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        ../out: denied "../out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        /etc/out: denied "/etc/out" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
         a/b/c: failed there is no "a/b/c" in the workspace
     "#]].assert_eq(&lines);
 }
@@ -210,6 +210,6 @@ async fn an_output_that_was_too_long_is_read_by_its_own_session_only(db: PgPool)
     read.session_id = call.session_id;
     read.tool_call_id = world.call("read", json!({})).tool_call_id;
     let data = world.execute(read).await.unwrap().data();
-    assert_eq!(data["content"], "19999\t19999\n20000\t20000\n");
+    assert_eq!(data["content"], " 19999\t19999\n 20000\t20000\n");
     assert_eq!(data["lines"], 20_000);
 }

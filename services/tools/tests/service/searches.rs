@@ -62,8 +62,8 @@ async fn files_are_found_by_name(db: PgPool) {
         schema: error parsing glob '**/[': unclosed character class; missing ']'
         failed: there is no "gone" in the workspace
         sandbox: "host" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
-        sandbox: ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
-        sandbox: "/etc" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        denied: ".." leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
+        denied: "/etc" leads out of the workspace; paths are relative to the workspace: `a/b`, not `/workspace/a/b`
     "#]].assert_eq(&lines);
 }
 
@@ -151,9 +151,13 @@ async fn files_are_found_by_content(db: PgPool) {
         let ended = world.tool(&id, "grep", json!({ "pattern": pattern })).await;
         assert!(ended.error().1.starts_with("the pattern is wrong"), "{:?}", ended.error());
     }
-    for path in ["host/passwd", "../x", "/etc/passwd"] {
+    let linked = json!({ "pattern": "root", "path": "host/passwd" });
+    let ended = world.tool(&id, "grep", linked).await;
+    assert_eq!(ended.error().0, "sandbox");
+    assert_eq!(ended.names(), ["sandbox.applied", "sandbox.violation"]);
+    for path in ["../x", "/etc/passwd"] {
         let ended = world.tool(&id, "grep", json!({ "pattern": "root", "path": path })).await;
-        assert_eq!((ended.error().0, ended.names()), ("sandbox", vec!["sandbox.violation"]));
+        assert_eq!((ended.error().0, ended.names()), ("denied", vec!["permission.evaluated"]));
     }
 }
 
