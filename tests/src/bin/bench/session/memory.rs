@@ -36,7 +36,8 @@ pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
     eprintln!("{many} turns wait …");
     stage.put_agent(AGENT, cautious()).await?;
     stage.restart_session().await?;
-    park(stage, many).await?;
+    // Twice as many as are counted: what turns need while they run grows for a while.
+    park(stage, 2 * many).await?;
     let before = settled(stage).await?;
     park(stage, many).await?;
     let per_session = (settled(stage).await? - before) / many as f64;
