@@ -153,7 +153,11 @@ impl Outputs {
                 match self.store.delete(&place(&tenant, &digest)).await {
                     // It was never stored, or somebody removed it by hand.
                     Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                    Err(error) => return Err(io::Error::from(error).into()),
+                    // Its row stays, and the others must not wait for it.
+                    Err(error) => {
+                        warn!(%error, digest, "an output that has expired cannot be removed");
+                        continue;
+                    }
                 }
             }
             alone.commit().await?;
