@@ -6,10 +6,11 @@ use serde_json::Value;
 use crate::{
     call::Call,
     catalog::{Catalog, Entry},
-    judge::{danger, judge, shorten},
+    judge::{danger, judge},
     outcome::{Failure, Kind},
     scope::{self, Outside},
     subject::{Astray, Subject},
+    text::shorten,
 };
 
 /// What was decided about a call.

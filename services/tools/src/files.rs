@@ -38,6 +38,7 @@ pub use place::{Parents, Place};
 use crate::{
     call::WorkspaceId,
     error::{Error, Result},
+    text::shorten,
     workspace,
 };
 
@@ -194,7 +195,7 @@ fn invalid(problem: &str) -> Error {
 }
 
 fn explain(path: &str, errno: Errno) -> Error {
-    let path = shorten(path);
+    let path = quote(path);
     match errno {
         Errno::EXDEV => Error::PathOutside(path),
         Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG | Errno::ENXIO => {
@@ -206,11 +207,8 @@ fn explain(path: &str, errno: Errno) -> Error {
 }
 
 /// Errors travel in headers, which have little room.
-fn shorten(path: &str) -> String {
-    match path.char_indices().nth(LONGEST_QUOTE) {
-        Some((end, _)) => format!("{}…", &path[..end]),
-        None => path.to_owned(),
-    }
+fn quote(path: &str) -> String {
+    shorten(path, LONGEST_QUOTE)
 }
 
 fn how(flags: OFlag) -> OpenHow {

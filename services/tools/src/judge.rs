@@ -12,6 +12,7 @@ use crate::{
     command::{Part, danger, reads},
     rules::{self, Matched, NotUnderstood},
     subject::Subject,
+    text::shorten,
 };
 
 /// What was decided, and everything that explains it.
@@ -178,13 +179,6 @@ const BRIEF: usize = 200;
 
 fn brief(text: &str) -> String {
     shorten(text, BRIEF)
-}
-
-pub fn shorten(text: &str, characters: usize) -> String {
-    match text.char_indices().nth(characters) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 impl Part {

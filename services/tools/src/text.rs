@@ -39,6 +39,14 @@ impl Decoder {
     }
 }
 
+/// The beginning of a text, with a sign where the rest is missing.
+pub fn shorten(text: &str, characters: usize) -> String {
+    match text.char_indices().nth(characters) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// How many bytes at the end may be the beginning of a character.
 pub fn unfinished(bytes: &[u8]) -> usize {
     match bytes.utf8_chunks().last() {

@@ -10,7 +10,7 @@ use nix::{
     unistd::{Gid, Uid, fchown, fsync},
 };
 
-use super::{TO_READ, Workspace, explain, how, invalid, regular, shorten};
+use super::{TO_READ, Workspace, explain, how, invalid, quote, regular};
 use crate::error::{Error, Result};
 
 /// Where something is or will be: a directory that is held open, and a name in it. Whatever
@@ -38,7 +38,7 @@ impl Workspace {
     /// The place of a path; of a link, the place of the link itself.
     pub fn place(&self, path: &str, parents: Parents) -> Result<Place> {
         if path.starts_with('/') {
-            return Err(Error::PathOutside(shorten(path)));
+            return Err(Error::PathOutside(quote(path)));
         }
         let trimmed = path.trim_end_matches('/');
         let (parent, name) = trimmed.rsplit_once('/').unwrap_or(("", trimmed));
@@ -59,8 +59,8 @@ impl Workspace {
         };
         // Whoever asked knows the whole path, and not what we make of it.
         let directory = directory.map_err(|error| match error {
-            Error::PathNotFound(_) => Error::PathNotFound(shorten(path)),
-            Error::PathOutside(_) => Error::PathOutside(shorten(path)),
+            Error::PathNotFound(_) => Error::PathNotFound(quote(path)),
+            Error::PathOutside(_) => Error::PathOutside(quote(path)),
             error => error,
         })?;
         Ok(Place { directory, name: name.to_owned(), owner: self.owner })
