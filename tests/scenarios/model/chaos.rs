@@ -60,16 +60,19 @@ impl<'a> Chaos<'a> {
         self.rest(Instant::now() + pause).await;
     }
 
-    /// Everybody is back, and serves.
+    /// Everybody is back, and serves until the end.
     pub async fn restore(&mut self) {
         while let Some((_, victim, fate)) = self.away.pop() {
             self.bring_back(victim, fate).await;
         }
-        for replica in self.world.fleet.replicas() {
-            // Who slept for too long ends itself, which may take a moment.
-            if replica.process().pid().is_none() || replica.ready().await.is_err() {
-                replica.restart().await.unwrap();
+        for index in 0..2 {
+            // Who slept for too long ends itself with its next heartbeat. Nobody but time can say
+            // whether that is still to come, so none of them stays.
+            let replica = self.replica(Victim::Session(index));
+            if replica.process().pid().is_some() {
+                replica.kill().await.unwrap();
             }
+            replica.restart().await.unwrap();
         }
     }
 
