@@ -26,7 +26,8 @@ pub struct Pending {
     settled: usize,
     messages: Vec<flush::Message>,
     parts: Vec<flush::Part>,
-    prompts: Vec<flush::Prompt>,
+    /// Digests and bodies.
+    prompts: Vec<(String, String)>,
     turn: Option<flush::Turn>,
     sum: Option<flush::Sum>,
     actions: Vec<flush::Action>,
@@ -85,7 +86,6 @@ impl Pending {
             return;
         }
         self.messages.push(flush::Message {
-            lease: 0,
             id: step.message_id,
             turn_id,
             ordinal: self.events.len() as i64 - 1,
@@ -101,7 +101,6 @@ impl Pending {
         let message_id = step.message_id;
         self.settled = self.events.len();
         let row = flush::Part {
-            lease: 0,
             message_id,
             index,
             id: PartId::new(),
@@ -116,7 +115,7 @@ impl Pending {
     }
 
     pub fn save_prompt(&mut self, digest: String, body: String) {
-        self.prompts.push(flush::Prompt { lease: 0, digest, body });
+        self.prompts.push((digest, body));
     }
 
     pub fn save_turn(&mut self, id: TurnId, view: &TurnView) {
@@ -127,7 +126,7 @@ impl Pending {
             "blocked" => "waiting",
             _ => "running",
         };
-        self.turn = Some(flush::Turn { lease: 0, id, status, view: view.clone() });
+        self.turn = Some(flush::Turn { id, status, view: view.clone() });
     }
 
     pub fn spend(&mut self, usage: &Usage, cost_micros: i64) {
@@ -150,7 +149,6 @@ impl Pending {
     ) {
         let (permission, pattern) = asking.rule.clone().unzip();
         self.actions.push(flush::Action {
-            lease: 0,
             id: id.action(),
             turn_id,
             step_id: step.message_id.step(),
@@ -184,49 +182,49 @@ impl Pending {
     }
 
     /// Adds these rows to a batch, as the session with index `lease`.
-    pub fn write(
-        &self,
-        batch: &mut Batch,
+    pub fn write<'a>(
+        &'a self,
+        batch: &mut Batch<'a>,
         lease: usize,
-        owner: &Owner,
+        owner: &'a Owner,
     ) -> Result<(), serde_json::Error> {
         // Events of a turn belong to one trace, which need not be said of each.
         let mut traces: Vec<_> =
-            self.events.iter().map(|(event, _)| (&event.trace_id, &event.span_id)).collect();
+            self.events.iter().map(|(event, _)| (&*event.trace_id, &*event.span_id)).collect();
         traces.dedup();
-        let (shared, trace_id, span_id) = match traces[..] {
-            [(trace_id, span_id)] => (true, trace_id.clone(), span_id.clone()),
-            _ => (false, String::new(), String::new()),
+        let (shared, (trace_id, span_id)) = match traces[..] {
+            [trace] => (true, trace),
+            _ => (false, Default::default()),
         };
+        let mut events = Vec::with_capacity(self.events.len());
         for (ordinal, (event, created_at)) in self.events.iter().enumerate() {
-            let mut row = event_row(event, *created_at, lease, ordinal)?;
+            let mut row = event_row(event, *created_at, ordinal)?;
             if shared {
                 (row.trace_id, row.span_id) = Default::default();
             }
-            batch.events.push(row);
+            events.push(row);
         }
-        batch
-            .messages
-            .extend(self.messages.iter().cloned().map(|row| flush::Message { lease, ..row }));
-        batch.parts.extend(self.parts.iter().cloned().map(|row| flush::Part { lease, ..row }));
-        batch
-            .prompts
-            .extend(self.prompts.iter().cloned().map(|row| flush::Prompt { lease, ..row }));
-        batch.turns.extend(self.turn.iter().cloned().map(|row| flush::Turn { lease, ..row }));
-        batch
-            .actions
-            .extend(self.actions.iter().cloned().map(|row| flush::Action { lease, ..row }));
-        batch.sums.extend(self.sum.iter().map(|row| flush::Sum { lease, ..*row }));
+        let prompts = self.prompts.iter();
+        batch.prompts.extend(prompts.map(|(digest, body)| flush::Prompt {
+            tenant_id: &owner.tenant,
+            digest,
+            body,
+        }));
         batch.leases.push(Lease {
             lease,
             session_id: owner.session_id,
             epoch: owner.epoch,
             flush_no: owner.flush_no,
-            count: self.events.len(),
             trace_id,
             span_id,
+            events,
+            messages: &self.messages,
+            parts: &self.parts,
+            actions: &self.actions,
+            turn: self.turn.as_ref(),
+            sum: self.sum,
             status: self.status,
-            status_message: self.status_message.clone(),
+            status_message: self.status_message.as_deref(),
             parks: self.parks,
             ends: self.ending.as_ref().map(|ending| match ending {
                 Ending::Completed | Ending::Cancelled | Ending::Failed => "idle",
@@ -282,9 +280,8 @@ impl From<&Claim> for Owner {
 fn event_row(
     event: &Event,
     created_at: Timestamp,
-    lease: usize,
     ordinal: usize,
-) -> Result<flush::Event, serde_json::Error> {
+) -> Result<flush::Event<'_>, serde_json::Error> {
     let ids = RareIds {
         job_id: event.job_id.clone(),
         job_item_id: event.job_item_id.clone(),
@@ -299,20 +296,19 @@ fn event_row(
         None => "{}".to_owned(),
     };
     Ok(flush::Event {
-        lease,
         ordinal,
-        r#type: event.r#type.clone(),
+        r#type: &event.r#type,
         created_at,
-        step_id: event.step_id.clone(),
-        tool_call_id: event.tool_call_id.clone(),
-        action_id: event.action_id.clone(),
-        task_id: event.task_id.clone(),
-        run_id: event.run_id.clone(),
-        subagent_id: event.subagent_id.clone(),
-        trace_id: event.trace_id.clone(),
-        span_id: event.span_id.clone(),
+        step_id: &event.step_id,
+        tool_call_id: &event.tool_call_id,
+        action_id: &event.action_id,
+        task_id: &event.task_id,
+        run_id: &event.run_id,
+        subagent_id: &event.subagent_id,
+        trace_id: &event.trace_id,
+        span_id: &event.span_id,
         ids: (ids != RareIds::default()).then_some(ids),
-        refs: event.refs.clone(),
+        refs: &event.refs,
         payload: RawValue::from_string(payload)?,
     })
 }

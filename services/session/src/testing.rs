@@ -205,9 +205,9 @@ pub fn stamp(runtime_id: ReplicaId) -> Stamp {
     Stamp::of(runtime_id)
 }
 
-pub fn batch(by: ReplicaId, rows: &[(&Owner, &Pending)]) -> Batch {
+pub fn batch<'a>(by: ReplicaId, rows: &[(&'a Owner, &'a Pending)]) -> Batch<'a> {
     let mut batch = Batch::new(by);
-    for (lease, (owner, pending)) in rows.iter().enumerate() {
+    for (lease, &(owner, pending)) in rows.iter().enumerate() {
         pending.write(&mut batch, lease, owner).unwrap();
     }
     batch

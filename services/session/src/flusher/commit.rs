@@ -98,7 +98,7 @@ impl Committer {
     }
 
     /// One round trip. A connection that fails at it is not used again.
-    async fn flush(&mut self, batch: &Batch) -> Result<Vec<Answer>, sqlx::Error> {
+    async fn flush(&mut self, batch: &Batch<'_>) -> Result<Vec<Answer>, sqlx::Error> {
         let mut connection = match self.connection.take() {
             Some(connection) => connection,
             None => self.db.acquire().await?.detach(),
@@ -190,7 +190,7 @@ impl Committer {
     }
 }
 
-fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch, serde_json::Error> {
+fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch<'_>, serde_json::Error> {
     let mut batch = Batch::new(replica);
     for (lease, flight) in flights.iter().enumerate() {
         flight.pending.write(&mut batch, lease, &flight.owner)?;

@@ -37,7 +37,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 0..60)
 }
 
-/// What `session.flush` would have kept.
+/// What `session.flush_turns` would have kept.
 struct Stored {
     next_seq: i64,
     parts: BTreeMap<usize, (String, i64)>,
@@ -47,9 +47,10 @@ struct Stored {
 impl Stored {
     fn commit(&mut self, owner: &Owner, pending: &Pending) {
         let rows = batch(ReplicaId::new(), &[(owner, pending)]);
+        let rows = &rows.leases[0];
         let ordinals: Vec<_> = rows.events.iter().map(|event| event.ordinal).collect();
-        assert_eq!(ordinals, (0..rows.leases[0].count).collect::<Vec<_>>());
-        for event in rows.events {
+        assert_eq!(ordinals, (0..rows.events.len()).collect::<Vec<_>>());
+        for event in &rows.events {
             let payload: Value = serde_json::from_str(event.payload.get()).unwrap();
             if event.r#type == "model.delta" {
                 let index = payload["partIndex"].as_u64().unwrap_or_default() as usize;
@@ -61,7 +62,7 @@ impl Stored {
             let text = part.data["text"].as_str().unwrap().to_owned();
             self.parts.insert(part.index, (text, self.next_seq + part.ordinal));
         }
-        self.next_seq += rows.leases[0].count as i64;
+        self.next_seq += rows.events.len() as i64;
     }
 
     fn read(&self) -> Vec<String> {

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use chassis::Tenant;
 use jiff::Timestamp;
 use proto::{
     event::v1::{ActionRequired, RareIds},
@@ -11,100 +12,89 @@ use sqlx::{PgExecutor, types::Json};
 
 use crate::{
     ids::{ActionId, MessageId, PartId, ReplicaId, SessionId, StepId, ToolCallId, TurnId},
-    store::{
-        events,
-        turns::{Stamp, Trace},
-    },
+    store::{events, turns::Stamp},
 };
 
-/// What `session.flush` takes: rows for many sessions, joined by `lease`.
+/// What `session.flush_turns` takes: what many sessions have to say.
 #[derive(Debug, Serialize)]
-pub struct Batch {
+pub struct Batch<'a> {
     pub stamp: Stamp,
-    pub leases: Vec<Lease>,
-    pub events: Vec<Event>,
-    pub messages: Vec<Message>,
-    pub parts: Vec<Part>,
-    pub prompts: Vec<Prompt>,
-    pub turns: Vec<Turn>,
-    pub actions: Vec<Action>,
-    pub sums: Vec<Sum>,
+    pub leases: Vec<Lease<'a>>,
+    /// Beside the sessions, because sessions share them: they are stored in one order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub prompts: Vec<Prompt<'a>>,
 }
 
-impl Batch {
+impl Batch<'_> {
     /// A batch of this replica's with nothing in it yet.
-    pub fn new(replica: ReplicaId) -> Batch {
-        let ids = RareIds::default();
-        Batch {
-            stamp: Stamp { runtime_id: replica, trace: Trace::default(), ids },
-            leases: vec![],
-            events: vec![],
-            messages: vec![],
-            parts: vec![],
-            prompts: vec![],
-            turns: vec![],
-            actions: vec![],
-            sums: vec![],
-        }
+    pub fn new(replica: ReplicaId) -> Batch<'static> {
+        Batch { stamp: Stamp::of(replica), leases: vec![], prompts: vec![] }
     }
 }
 
 /// One session of the batch, and the proof that it is ours.
 #[derive(Debug, Serialize)]
-pub struct Lease {
+pub struct Lease<'a> {
     pub lease: usize,
     pub session_id: SessionId,
     pub epoch: i64,
     pub flush_no: i64,
-    /// How many events there are.
-    pub count: usize,
-    /// What they are part of, as far as they do not say something else.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub trace_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub span_id: String,
+    /// What the events are part of, as far as they do not say something else.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub trace_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub span_id: &'a str,
+    pub events: Vec<Event<'a>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub messages: &'a [Message],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub parts: &'a [Part],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub actions: &'a [Action],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<&'a Turn>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sum: Option<Sum>,
     /// What people should see the session do, if that changed.
     pub status: Option<&'static str>,
-    pub status_message: Option<String>,
+    pub status_message: Option<&'a str>,
     /// The turn waits for people now, if they have not answered already.
     pub parks: bool,
     /// With the end of the turn: what the session is afterwards, if nothing is queued.
     pub ends: Option<&'static str>,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct Event {
-    pub lease: usize,
+#[derive(Debug, Serialize)]
+pub struct Event<'a> {
     /// Its place among the session's events of this batch.
     pub ordinal: usize,
-    pub r#type: String,
+    pub r#type: &'a str,
     pub created_at: Timestamp,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub step_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub tool_call_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub action_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub task_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub run_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub subagent_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub trace_id: String,
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub span_id: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub step_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub tool_call_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub action_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub task_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub run_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub subagent_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub trace_id: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub span_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ids: Option<RareIds>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub refs: BTreeMap<String, String>,
+    pub refs: &'a BTreeMap<String, String>,
     pub payload: Box<RawValue>,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Message {
-    pub lease: usize,
     pub id: MessageId,
     pub turn_id: TurnId,
     /// The event of this batch that put it there; -1: the last one before.
@@ -117,7 +107,6 @@ pub struct Message {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Part {
-    pub lease: usize,
     pub message_id: MessageId,
     pub index: usize,
     pub id: PartId,
@@ -127,16 +116,15 @@ pub struct Part {
     pub ordinal: i64,
 }
 
-#[derive(Debug, Clone, Serialize)]
-pub struct Prompt {
-    pub lease: usize,
-    pub digest: String,
-    pub body: String,
+#[derive(Debug, Serialize)]
+pub struct Prompt<'a> {
+    pub tenant_id: &'a Tenant,
+    pub digest: &'a str,
+    pub body: &'a str,
 }
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Turn {
-    pub lease: usize,
     pub id: TurnId,
     pub status: &'static str,
     pub view: TurnView,
@@ -144,7 +132,6 @@ pub struct Turn {
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Action {
-    pub lease: usize,
     pub id: ActionId,
     pub turn_id: TurnId,
     pub step_id: StepId,
@@ -159,7 +146,6 @@ pub struct Action {
 
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Sum {
-    pub lease: usize,
     pub input_tokens: i64,
     pub output_tokens: i64,
     pub cost_micros: i64,
@@ -184,14 +170,14 @@ pub struct Answer {
 pub async fn flush(
     db: impl PgExecutor<'_>,
     owner: ReplicaId,
-    batch: &Batch,
+    batch: &Batch<'_>,
 ) -> Result<Vec<Answer>, sqlx::Error> {
     sqlx::query_as!(
         Answer,
         r#"
         select lease as "lease!", base as "base!", interrupt_turn as "interrupt_turn: _",
                interrupt_by, interrupt_reason, fired as "fired: _", ready as "ready!"
-        from session.flush($1, $2)
+        from session.flush_turns($1, $2)
         "#,
         owner as _,
         Json(batch) as _,

@@ -211,9 +211,9 @@ async fn a_turn_that_is_submitted_while_another_ends_is_not_stranded(db: PgPool)
 
     // The submission waits for the row that the end holds, and then finds it idle.
     let mut ending = world.db.begin().await.unwrap();
-    let rows = end(Ending::Completed);
-    let batch = crate::testing::batch(world.replica, &[(&Owner::from(&claim), &rows)]);
-    sqlx::query("select * from session.flush($1, $2)")
+    let (owner, rows) = (Owner::from(&claim), end(Ending::Completed));
+    let batch = crate::testing::batch(world.replica, &[(&owner, &rows)]);
+    sqlx::query("select * from session.flush_turns($1, $2)")
         .bind(world.replica)
         .bind(sqlx::types::Json(&batch))
         .execute(&mut *ending)
