@@ -45,7 +45,7 @@ pub async fn measure(
             Part::Turns => statements = measure_turns(stage, table).await?,
             Part::Deltas => deltas::measure(stage, table).await?,
             Part::Long => long::measure(stage, table).await?,
-            Part::Memory => memory::measure(stage, table).await?,
+            Part::Memory => memory::measure(stage.scale, table).await?,
         }
     }
     Ok(statements)

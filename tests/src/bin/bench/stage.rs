@@ -1,7 +1,7 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
-use local::{Fleet, Servers, Service};
+use local::{Fleet, Plan, Servers, Service};
 use proto::session::v1::{Manifest, PutAgentRequest};
 use sqlx::{Connection, PgConnection};
 use tests::{Client, World};
@@ -18,7 +18,18 @@ pub struct Stage {
 
 impl Stage {
     pub async fn start(scale: Scale) -> Result<Stage> {
-        let world = World::on(Servers::private().await?, Fleet::plan()).await;
+        Stage::with(scale, Fleet::plan()).await
+    }
+
+    /// One whose session service gives back at once what it no longer needs, which its allocator
+    /// else does when it sees fit: its memory is then what it holds.
+    pub async fn tidy(scale: Scale) -> Result<Stage> {
+        let plan = Fleet::plan();
+        Stage::with(scale, plan.env_of(Service::Session, "MIMALLOC_PURGE_DELAY", "0")).await
+    }
+
+    async fn with(scale: Scale, plan: Plan) -> Result<Stage> {
+        let world = World::on(Servers::private().await?, plan).await;
         let key = world.fleet.mint_key("bench", "bench", "read,run,configure").await?;
         let mut stage = Stage { world, key, scale };
         stage.client().put_agent().await;

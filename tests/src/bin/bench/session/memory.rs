@@ -12,7 +12,7 @@ use tests::{Client, Session, request_id};
 use tokio::time::sleep;
 
 use super::{kib, turns};
-use crate::{stage::Stage, table::Table};
+use crate::{scale::Scale, stage::Stage, table::Table};
 
 /// How many are parked at once; nobody measures that.
 const AT_ONCE: usize = 8;
@@ -21,7 +21,8 @@ const AT_ONCE: usize = 8;
 const AGENT: &str = "cautious";
 const SCRIPT: &str = "call bash {\"command\": \"true\"}";
 
-pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
+pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    let stage = &mut Stage::tidy(scale).await?;
     // Each begins with an empty memory and some of the same, so that what is only needed once
     // is there before anything is counted.
     let many = stage.scale.waiting;
@@ -41,7 +42,7 @@ pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
     let before = settled(stage).await?;
     park(stage, many).await?;
     let per_session = (settled(stage).await? - before) / many as f64;
-    // Nothing, but memory is counted in pages and the allocator does not give back all of it.
+    // Nothing, but memory is counted in pages.
     table.at_most("memory per parked session", per_session, 1024.0, kib);
     Ok(())
 }
