@@ -17,6 +17,9 @@ use crate::{scale::Scale, stage::Stage, table::Table};
 /// How many are parked at once; nobody measures that.
 const AT_ONCE: usize = 8;
 
+/// How often so many are parked and the memory is looked at.
+const ROUNDS: usize = 6;
+
 /// An agent that must ask before it does anything.
 const AGENT: &str = "cautious";
 const SCRIPT: &str = "call bash {\"command\": \"true\"}";
@@ -39,12 +42,24 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     stage.restart_session().await?;
     // Twice as many as are counted: what turns need while they run grows for a while.
     park(stage, 2 * many).await?;
-    let before = settled(stage).await?;
-    park(stage, many).await?;
-    let per_session = (settled(stage).await? - before) / many as f64;
-    // Nothing, but memory is counted in pages.
-    table.at_most("memory per parked session", per_session, 1024.0, kib);
+    let mut points = vec![(0.0, settled(stage).await?)];
+    for round in 1..=ROUNDS {
+        park(stage, 2 * many).await?;
+        points.push(((2 * round * many) as f64, settled(stage).await?));
+    }
+    // Nothing, but memory is counted in pages and goes up and down by some of them.
+    table.at_most("memory per parked session", slope(&points), 1024.0, kib);
     Ok(())
+}
+
+/// How steeply a line through these points rises (least squares).
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let (xs, ys) = points.iter().fold((0.0, 0.0), |(xs, ys), (x, y)| (xs + x, ys + y));
+    let (x_mean, y_mean) = (xs / count, ys / count);
+    let covariance: f64 = points.iter().map(|(x, y)| (x - x_mean) * (y - y_mean)).sum();
+    let variance: f64 = points.iter().map(|(x, _)| (x - x_mean).powi(2)).sum();
+    covariance / variance
 }
 
 /// The memory when nothing moves any more, and what is kept for two seconds is forgotten.
