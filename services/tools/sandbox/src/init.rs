@@ -20,6 +20,8 @@ use std::{collections::BTreeSet, io};
 
 use nix::sys::{prctl, signal::Signal};
 
+pub use layers::restrict;
+
 use layers::Standing;
 
 use crate::{

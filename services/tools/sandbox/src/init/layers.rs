@@ -47,6 +47,17 @@ pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standin
     Ok((wall.report, Standing { private_root, terminal }))
 }
 
+/// Puts on what a process can put on by itself, wherever it runs. Not for commands of ours:
+/// `make bench` has another sandbox start a program that does this, so that it protects from
+/// the same.
+pub fn restrict(profile: &Profile) -> Result<(), Box<dyn std::error::Error>> {
+    prctl::set_no_new_privs()?;
+    limits::apply(&profile.limits)?;
+    landlock::apply(profile, None, true, true)?;
+    seccomp::apply(Sockets { internet: true, unix: true })?;
+    Ok(())
+}
+
 /// What the command needs to know of what stands around it.
 pub struct Standing {
     pub private_root: bool,
