@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc postgres redis buf deny sqlx
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`.
@@ -25,6 +25,9 @@ main() {
             cc | deny | sqlx) has cc || packages+=(gcc libc6-dev) ;;
             postgres) has_postgres || packages+=(postgresql) ;;
             redis) has redis-server || packages+=(redis-server) ;;
+            c++) has c++ || packages+=(g++) ;;
+            bwrap) has bwrap || packages+=(bubblewrap) ;;
+            rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             *) fail "do not know how to install $what" ;;
         esac

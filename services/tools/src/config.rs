@@ -3,6 +3,8 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use sandbox::Tier;
 
+use crate::outputs;
+
 /// Everything that can be configured; `tools --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
 pub struct Config {
@@ -14,9 +16,13 @@ pub struct Config {
     #[arg(long, env, default_value = "/var/lib/windlass/workspaces")]
     pub workspaces_dir: PathBuf,
 
-    /// Directory that holds what tools printed beyond what the log takes.
+    /// Directory that holds what tools printed beyond what the log takes. With OUTPUTS_URL, only
+    /// while it is printed.
     #[arg(long, env, default_value = "/var/lib/windlass/outputs")]
     pub outputs_dir: PathBuf,
+
+    #[command(flatten)]
+    pub outputs: outputs::Args,
 
     /// How many bytes of one output are kept at most.
     #[arg(long, env, default_value_t = 256 * 1024 * 1024)]
@@ -35,6 +41,7 @@ pub struct Config {
     pub sandbox_init: Option<PathBuf>,
 
     /// The worst sandbox that is good enough: A, B or C. Tools are refused on a machine that has less.
+    /// Less than A is the relaxed mode, which every fact, health and the log name.
     #[arg(long, env, default_value = "A")]
     pub sandbox_minimum_tier: Tier,
 

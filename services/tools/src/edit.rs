@@ -1,3 +1,6 @@
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+
 use std::{
     fs::{File, Metadata as FileMetadata},
     os::unix::fs::MetadataExt as _,

@@ -28,7 +28,9 @@ pub enum Error {
     #[error("tool call {0} was started before and is never run again")]
     CallRepeated(ToolCallId),
 
-    #[error("this machine's sandbox is of tier {tier}, {minimum_tier} is demanded")]
+    #[error(
+        "this machine's sandbox is of tier {tier}, {minimum_tier} is demanded; it lacks {missing}"
+    )]
     SandboxUnavailable { tier: Tier, minimum_tier: Tier, missing: String },
 
     #[error("this server runs as many tools as it may")]

@@ -62,8 +62,8 @@ impl Executor {
     pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
         let (tier, minimum_tier) = (self.machine.tier(), self.minimum_tier);
         if tier > minimum_tier {
-            let missing = self.machine.missing();
-            let names: Vec<_> = missing.iter().map(|layer| layer.name()).collect();
+            let (missing, may_lack) = (self.machine.missing(), minimum_tier.may_lack());
+            let names: Vec<_> = missing.difference(&may_lack).map(|layer| layer.name()).collect();
             return Err(Error::SandboxUnavailable { tier, minimum_tier, missing: names.join(" ") });
         }
         self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
@@ -196,7 +196,10 @@ mod tests {
     async fn a_machine_below_the_minimum_runs_nothing() {
         let weak = executor(machine_without(Layer::Proc), Tier::A);
         let status = Status::from(weak.prepare().unwrap_err());
-        assert_eq!(status.message(), "this machine's sandbox is of tier B, A is demanded");
+        assert_eq!(
+            status.message(),
+            "this machine's sandbox is of tier B, A is demanded; it lacks proc"
+        );
         assert!(executor(machine_without(Layer::Proc), Tier::B).prepare().is_ok());
         assert!(executor(machine_without(Layer::Seccomp), Tier::C).prepare().is_err());
     }

@@ -116,7 +116,7 @@ pub fn sandbox_applied(
     let limits = &profile.limits;
     SandboxApplied {
         tier: report.tier().to_string(),
-        mode: if profile.is_strict() { "strict" } else { "relaxed" }.into(),
+        mode: mode(profile).into(),
         layers: layers.collect(),
         writable: report.writable().iter().map(ToString::to_string).collect(),
         network: vec!["none".into()],
@@ -132,10 +132,16 @@ pub fn sandbox_applied(
     }
 }
 
+/// Whether the service was told to be content with less than all layers. That is how it runs,
+/// and not what this call happened to get: whoever reads a fact must be able to tell.
+pub fn mode(profile: &Profile) -> &'static str {
+    if profile.is_strict() { "strict" } else { "relaxed" }
+}
+
 /// What a tool is kept in that works on files beside the sandbox.
-pub fn workspace_applied() -> SandboxApplied {
+pub fn workspace_applied(profile: &Profile) -> SandboxApplied {
     SandboxApplied {
-        mode: "strict".into(),
+        mode: mode(profile).into(),
         layers: vec![Layer {
             name: WORKSPACE.into(),
             applied: true,

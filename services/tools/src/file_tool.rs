@@ -30,7 +30,7 @@ pub async fn run<I: DeserializeOwned + Send + 'static>(
         Ok(workspace) => workspace,
         Err(error) => return Failure::from(Error::Files(error)).into(),
     };
-    run.facts.note(Payload::SandboxApplied(facts::workspace_applied())).await;
+    run.facts.note(Payload::SandboxApplied(facts::workspace_applied(run.profile))).await;
     let done = work(input, run.patience, move |input, stop| tool(input, &workspace, stop)).await;
     let failure = match done {
         Ok(outcome) => return outcome,

@@ -11,6 +11,8 @@ mod delete;
 mod nearby;
 pub mod walk;
 mod ignored;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 
 use std::{
     collections::BinaryHeap,

@@ -97,7 +97,7 @@ fn by_default<'r>(
         }
         (Mode::Unspecified | Mode::Default | Mode::NeverAsk | Mode::Auto | Mode::Plan, _) => {
             let place = match entry.tool {
-                Some(_) => "runs in a strict sandbox",
+                Some(_) => "runs in a sandbox",
                 None => "reaches neither files nor hosts",
             };
             (Action::Allow, format!("no rule decides, and {name} {place}"))

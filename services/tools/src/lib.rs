@@ -42,6 +42,8 @@ mod api;
 mod error;
 mod config;
 mod serve;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 
 pub use config::Config;
 pub use serve::serve;

@@ -144,24 +144,25 @@ fn skip_class(rest: &mut std::str::Chars<'_>) -> Result<(), Malformed> {
     }
 }
 
+/// The pattern of exactly this text: the escaping that the contract describes.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn literal(text: &str) -> String {
+    let mut pattern = String::new();
+    for next in text.chars() {
+        if matches!(next, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!') {
+            pattern.push('\\');
+        }
+        pattern.push(next);
+    }
+    pattern
+}
+
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
     use proptest::prelude::*;
 
     use super::*;
-
-    /// The escaping that the contract describes.
-    fn literal(text: &str) -> String {
-        let mut pattern = String::new();
-        for next in text.chars() {
-            if matches!(next, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!') {
-                pattern.push('\\');
-            }
-            pattern.push(next);
-        }
-        pattern
-    }
 
     #[test]
     fn patterns_match_whole_texts() {

@@ -2,14 +2,14 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use chassis::{Auth, Server};
-use sandbox::Sandbox;
+use sandbox::{Profile, Sandbox};
 use serde_json::json;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
+    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, facts, outputs::Outputs,
     redact::Redactor, workspace,
 };
 
@@ -27,7 +27,11 @@ pub async fn serve(
         format!("cannot make WORKSPACES_DIR {}", config.workspaces_dir.display())
     })?;
     let (folder, retention) = (&config.outputs_dir, config.output_retention);
-    let outputs = Outputs::open(db.clone(), folder, config.output_bytes, retention)?;
+    let most = config.output_bytes;
+    let outputs = match config.outputs.bucket()? {
+        Some(bucket) => Outputs::remote(db.clone(), bucket, folder, most, retention)?,
+        None => Outputs::open(db.clone(), folder, most, retention)?,
+    };
     let outputs = Arc::new(outputs);
     let redactor = match &config.redact_file {
         Some(path) => Redactor::read(path)?,
@@ -40,16 +44,22 @@ pub async fn serve(
         .await
         .with_context(|| format!("cannot build a sandbox with {}", init.display()))?;
     let (tier, missing) = (machine.tier(), machine.missing());
-    match tier <= config.sandbox_minimum_tier {
+    let minimum_tier = config.sandbox_minimum_tier;
+    match tier <= minimum_tier {
         true => info!(%tier, "sandboxes are of tier {tier}"),
         false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
+    }
+    let profile = Profile::at_least(minimum_tier);
+    if !profile.is_strict() {
+        let optional = &profile.optional;
+        warn!(%minimum_tier, ?optional, "sandboxes are relaxed: tier {minimum_tier} is enough, layers may be missing");
     }
 
     let executor = Arc::new(Executor {
         catalog: Catalog::built_in()?,
         sandbox,
         machine,
-        minimum_tier: config.sandbox_minimum_tier,
+        minimum_tier,
         workspaces: config.workspaces_dir.clone(),
         outputs: outputs.clone(),
         redactor,
@@ -57,7 +67,9 @@ pub async fn serve(
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());
     tokio::spawn(async move { sweeping.sweep(over).await });
-    let health = json!({ "tier": tier, "missing": missing });
+    let mode = facts::mode(&profile);
+    let health =
+        json!({ "tier": tier, "missing": missing, "mode": mode, "minimum_tier": minimum_tier });
     Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())
         .serve(listener, api::routes(&config.chassis, db, executor), stop)

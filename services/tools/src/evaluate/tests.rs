@@ -112,13 +112,13 @@ fn every_decision_has_a_cause_and_a_reason() {
         lines += &format!("{verdict} ({cause}, {compared}): {reason}\n");
     }
     expect![[r#"
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (mode, make test): "make test" is not known to only read, and the mode is plan
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         allow (rule, make test): the rule bash "*" of the manifest allows it
         ask (rule, make test): the rule bash "make *" of the manifest asks a person
         denied (rule, make test): the rule bash "*" of the project denies it
@@ -129,19 +129,19 @@ fn every_decision_has_a_cause_and_a_reason() {
         denied (rule, make test): the rule bash "*" of the manifest denies it
         ask (rule, make test): the rule bash "make *" of the parent asks a person
         denied (host_policy, make test): the rule bash "[" of the project cannot be understood
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (host_policy, make test): the rule bash "*" of the manifest cannot be understood
         denied (capability, bash): this agent does not have the tool bash
         denied (capability, bash): bash may touch any path, this agent only some
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (capability, make test): this agent may not run "make test"
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (capability, rm -rf x): this agent may not run "rm -rf x"
         ask (default, make test && rm -rf x): "rm -rf x" removes files, and no rule decides about it
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (mode, rm -rf x): "rm -rf x" removes files, and no rule decides about it, and nobody can be asked
         denied (mode, rm -rf x): "rm -rf x" removes files, and no rule decides about it, and nobody can be asked
-        allow (default, git log): no rule decides, and bash runs in a strict sandbox
+        allow (default, git log): no rule decides, and bash runs in a sandbox
         denied (mode, > log): "> log" is not known to only read, and the mode is plan
         denied (mode, git log $X): "git log $X" is not known to only read, and the mode is plan
         allow (default, question): no rule decides, and question reaches neither files nor hosts

@@ -69,11 +69,12 @@ impl Workspace {
     /// The place of what a path means: links are followed, and each of them beneath the
     /// workspace.
     pub fn place_of_file(&self, path: &str, parents: Parents) -> Result<Place> {
-        if path.ends_with('/') && !path.starts_with('/') {
-            return Err(invalid("ends in a slash, so it names no file"));
-        }
         let mut path = path.to_owned();
         for _ in 0..MOST_LINKS {
+            // Also where a link says so: what is made there could not be found by it.
+            if path.ends_with('/') && !path.starts_with('/') {
+                return Err(invalid("ends in a slash, so it names no file"));
+            }
             let place = self.place(&path, parents)?;
             let target = match readlinkat(&place.directory, place.name.as_str()) {
                 Ok(target) => target,

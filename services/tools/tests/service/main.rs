@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bash;
+mod bucket;
 mod calls;
 mod changes;
 mod fence;
@@ -11,6 +12,7 @@ mod file_tools;
 mod files;
 mod hostile;
 mod races;
+mod relaxed;
 mod searches;
 mod transfers;
 mod world;

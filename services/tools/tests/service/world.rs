@@ -65,7 +65,9 @@ impl World {
         args.extend(["--workspaces-dir", workspaces.to_str().unwrap()]);
         let outputs = folder.path().join("outputs");
         args.extend(["--outputs-dir", outputs.to_str().unwrap()]);
-        args.extend(["--sandbox-init", init.to_str().unwrap()]);
+        if !flags.contains(&"--sandbox-init") {
+            args.extend(["--sandbox-init", init.to_str().unwrap()]);
+        }
         args.extend(flags);
         let config = Config::parse_from(args);
 
@@ -248,7 +250,7 @@ pub fn assert_code(status: &Status, code: Code) {
 }
 
 /// Built for the sandbox's own tests, one folder above ours.
-fn sandbox_init() -> PathBuf {
+pub fn sandbox_init() -> PathBuf {
     let tests = env::current_exe().unwrap();
     let path = tests.parent().unwrap().with_file_name("sandbox-init");
     assert!(path.exists(), "sandbox-init is not built: run `cargo build -p sandbox` first");
