@@ -130,7 +130,10 @@ impl From<Error> for Status {
             }
             Error::SnapshotNotFound { workspace_id, which } => (
                 Reason::SnapshotNotFound,
-                vec![("workspace_id", workspace_id.to_string()), ("snapshot_id", which.to_string())],
+                vec![
+                    ("workspace_id", workspace_id.to_string()),
+                    ("snapshot_id", which.to_string()),
+                ],
             ),
             Error::PathNotFound(path) => (Reason::PathNotFound, vec![("path", path.clone())]),
             Error::PathOutside(path) => (Reason::PathOutside, vec![("path", path.clone())]),

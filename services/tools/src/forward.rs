@@ -37,24 +37,14 @@ use crate::{
 const FORWARDED: HeaderName = HeaderName::from_static("x-windlass-forwarded");
 
 /// What goes along. Credentials do not: we vouch for the caller.
-const PASSED_ON: [&str; 6] = [
-    "content-type",
-    "te",
-    "grpc-encoding",
-    "grpc-accept-encoding",
-    "grpc-timeout",
-    "user-agent",
-];
+const PASSED_ON: [&str; 6] =
+    ["content-type", "te", "grpc-encoding", "grpc-accept-encoding", "grpc-timeout", "user-agent"];
 
 /// When to come back for a workspace whose replica is away.
 const RETRY: Duration = Duration::from_secs(2);
 
 /// Stands in front of `routes`. The first message of a request is at most `largest` bytes.
-pub fn layer(
-    routes: Routes,
-    placement: Arc<Placement>,
-    largest: usize,
-) -> anyhow::Result<Routes> {
+pub fn layer(routes: Routes, placement: Arc<Placement>, largest: usize) -> anyhow::Result<Routes> {
     let methods = Arc::new(Methods::read()?);
     let forward = Forward { routes, placement, methods, largest };
     Ok(Routes::from(axum::Router::new().fallback_service(forward)))

@@ -9,8 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    forward, placement::Placement, redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    execute::Executor,
+    forward,
+    outputs::Outputs,
+    placement::Placement,
+    redact::Redactor,
+    workspace,
     workspaces::{Limits, Workspaces},
 };
 

@@ -11,7 +11,13 @@ mod snapshots;
 mod import;
 mod sweep;
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, Weak},
+    time::Duration,
+};
 
 use chassis::Tenant;
 use sqlx::PgPool;
@@ -46,11 +52,18 @@ pub struct Workspaces {
     /// Whose disk this is. Absent: all replicas have it.
     pub replica: Option<ReplicaId>,
 
-    known: moka::sync::Cache<(Tenant, WorkspaceId), Arc<Known>>,
+    known: moka::sync::Cache<Key, Arc<Known>>,
+
+    /// Those that somebody is in, whether or not they are remembered.
+    in_use: Mutex<HashMap<Key, Weak<Known>>>,
 }
 
-/// How many workspaces are remembered.
-const MOST_KNOWN: u64 = 10_000;
+type Key = (Tenant, WorkspaceId);
+
+/// How many workspaces are remembered, and for how long: another process on the same disk may
+/// delete them.
+const MOST_KNOWN: usize = 10_000;
+const KNOWN: Duration = Duration::from_secs(60);
 
 /// A workspace, remembered.
 #[derive(Debug)]
@@ -85,8 +98,10 @@ impl Workspaces {
         most_snapshots: u32,
         replica: Option<ReplicaId>,
     ) -> Workspaces {
-        let known = moka::sync::Cache::new(MOST_KNOWN);
-        Workspaces { db, root, limits, most_snapshots, replica, known }
+        let known = moka::sync::Cache::builder().max_capacity(MOST_KNOWN as u64);
+        let known = known.time_to_live(KNOWN).build();
+        let in_use = Mutex::default();
+        Workspaces { db, root, limits, most_snapshots, replica, known, in_use }
     }
 
     /// Enters a workspace, which is made on first use.
@@ -131,7 +146,8 @@ impl Workspaces {
     /// What is known of a workspace. One that nobody knows is made, or not found.
     async fn known(&self, tenant: &Tenant, id: WorkspaceId, make: bool) -> Result<Arc<Known>> {
         let key = (tenant.clone(), id);
-        if let Some(known) = self.known.get(&key) {
+        let in_use = || self.in_use().get(&key).and_then(Weak::upgrade);
+        if let Some(known) = self.known.get(&key).or_else(in_use) {
             return Ok(known);
         }
         let found = store::get(&self.db, tenant, id).await?;
@@ -145,8 +161,28 @@ impl Workspaces {
         if found.deleting || found.replica_id != self.replica && found.replica_id.is_some() {
             return Err(Error::WorkspaceNotFound(id));
         }
-        let known = || Arc::new(Known { gauge: self.gauge(&found), gone: CancellationToken::new() });
-        Ok(self.known.get_with(key, known))
+        let known =
+            || Arc::new(Known { gauge: self.gauge(&found), gone: CancellationToken::new() });
+        let known = self.known.get_with(key.clone(), known);
+        let mut in_use = self.in_use();
+        if in_use.len() >= 2 * MOST_KNOWN {
+            in_use.retain(|_, known| known.strong_count() > 0);
+        }
+        in_use.insert(key, Arc::downgrade(&known));
+        Ok(known)
+    }
+
+    fn in_use(&self) -> MutexGuard<'_, HashMap<Key, Weak<Known>>> {
+        self.in_use.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Whoever is in there, leave.
+    fn dismiss(&self, tenant: &Tenant, id: WorkspaceId) {
+        let key = (tenant.clone(), id);
+        let in_use = self.in_use().remove(&key).and_then(|known| known.upgrade());
+        for known in [self.known.remove(&key), in_use].into_iter().flatten() {
+            known.gone.cancel();
+        }
     }
 
     fn gauge(&self, found: &store::Workspace) -> Gauge {
@@ -176,9 +212,7 @@ impl Workspaces {
 
     /// Removes what is left of a workspace that is gone for everybody.
     async fn finish_deleting(&self, tenant: &Tenant, id: WorkspaceId) -> Result<()> {
-        if let Some(known) = self.known.remove(&(tenant.clone(), id)) {
-            known.gone.cancel();
-        }
+        self.dismiss(tenant, id);
         let folder = self.of(tenant);
         if !tokio::fs::try_exists(&folder).await? {
             return store::forget(&self.db, tenant, id).await;
@@ -195,7 +229,7 @@ impl Workspaces {
         let stage = spawn_blocking(moving).await.map_err(io::Error::from)??;
         store::forget(&self.db, tenant, id).await?;
         // Somebody may have come by between the mark and the lock.
-        self.known.remove(&(tenant.clone(), id));
+        self.dismiss(tenant, id);
         lock.remove()?;
         drop(stage);
         Ok(())

@@ -1,5 +1,6 @@
 use std::{sync::Arc, time::Duration};
 
+use chassis::auth::Kind;
 use data_encoding::HEXLOWER;
 use prost::Message as _;
 use proto::tools::v1::{
@@ -101,8 +102,7 @@ impl WorkspaceService for Api {
             "" => None,
             token => Some(token.parse().map_err(|_| Error::InvalidCursor)?),
         };
-        let mut found =
-            store::list(&self.workspaces().db, &tenant, before, limit + 1).await?;
+        let mut found = store::list(&self.workspaces().db, &tenant, before, limit + 1).await?;
         let more = found.len() as i64 > limit;
         found.truncate(limit as usize);
         let next_page_token = match found.last() {
@@ -164,11 +164,13 @@ impl WorkspaceService for Api {
         &self,
         request: Request<pb::SnapshotWorkspaceRequest>,
     ) -> Result<Response<pb::SnapshotWorkspaceResponse>, Status> {
-        let tenant = chassis::caller(&request)?.tenant;
+        let caller = chassis::caller(&request)?;
         let request = request.into_inner();
         let id = parse("workspace_id", &request.workspace_id)?;
         let request_id = request_id(&request.request_id)?;
-        let snapshot = self.workspaces().snapshot(&tenant, id, request_id).await?;
+        // A session keeps what it is about to use for the first time, which nobody else knows.
+        let make = caller.kind == Kind::Service;
+        let snapshot = self.workspaces().snapshot(&caller.tenant, id, request_id, make).await?;
         Ok(Response::new(pb::SnapshotWorkspaceResponse {
             snapshot_id: snapshot.snapshot_id.to_string(),
             create_time: Some(time(snapshot.create_time)),

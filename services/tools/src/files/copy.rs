@@ -194,7 +194,8 @@ pub fn content(source: &File, copy: &File, size: u64, room: u64) -> nix::Result<
         let end = end.min(size);
         reader.seek(SeekFrom::Start(start)).map_err(errno)?;
         writer.seek(SeekFrom::Start(start)).map_err(errno)?;
-        copied += io::copy(&mut reader.take(end.saturating_sub(start)), &mut writer).map_err(errno)?;
+        copied +=
+            io::copy(&mut reader.take(end.saturating_sub(start)), &mut writer).map_err(errno)?;
         offset = end.max(offset + 1);
     }
     copy.set_len(size).map_err(errno)?;

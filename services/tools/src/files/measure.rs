@@ -1,6 +1,8 @@
 //! What a tree takes on disk.
 
-use std::{collections::HashSet, ffi::CStr, fs, os::fd::OwnedFd, os::unix::fs::PermissionsExt as _};
+use std::{
+    collections::HashSet, ffi::CStr, fs, os::fd::OwnedFd, os::unix::fs::PermissionsExt as _,
+};
 
 use nix::{
     dir::Dir,

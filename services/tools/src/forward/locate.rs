@@ -51,8 +51,7 @@ impl Methods {
         for file in files.iter().filter(|file| file.package().starts_with("windlass.tools.")) {
             for service in &file.service {
                 for method in &service.method {
-                    let path =
-                        format!("/{}.{}/{}", file.package(), service.name(), method.name());
+                    let path = format!("/{}.{}/{}", file.package(), service.name(), method.name());
                     let input = messages.get(method.input_type()).context("no such message")?;
                     if let Some((named, fields)) = locate(&messages, input) {
                         let makes = MAKES.contains(&path.as_str());

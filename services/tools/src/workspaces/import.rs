@@ -108,23 +108,22 @@ impl Workspaces {
             }
         };
         let alone = self.alone(tenant, id).await?;
-        let path = alone.path.clone();
-        let files = self.work(id, limits, move |most, stop| {
+        // Whatever becomes of whoever asked, nobody comes in before it is done.
+        let publishing = self.work(id, limits, move |most, stop| {
             let tree = stage.path.join("tree");
             let used = Workspace::at(&tree)?.measure(stop)?;
             if used.hidden || used.bytes > most.bytes || used.files > most.files {
                 return Err(Broken::Refused(Error::WorkspaceFull { id, limits }));
             }
-            if !is_empty(&path)? {
+            if !is_empty(&alone.path)? {
                 return Err(Broken::Refused(Error::WorkspaceNotEmpty(id)));
             }
-            publish(&tree, &path)?;
+            publish(&tree, &alone.path)?;
+            alone.known.gauge.forget();
             drop(stage);
             Ok(used.files)
         });
-        let files = files.await?;
-        alone.known.gauge.forget();
-        Ok(files)
+        publishing.await
     }
 }
 

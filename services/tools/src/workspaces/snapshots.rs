@@ -29,13 +29,16 @@ use crate::{
 };
 
 impl Workspaces {
-    /// Keeps a workspace as it is now, or finds what the same request kept.
+    /// Keeps a workspace as it is now, or finds what the same request kept. One that nobody has
+    /// used yet is made if that is wanted.
     pub async fn snapshot(
         &self,
         tenant: &Tenant,
         id: WorkspaceId,
         request_id: &str,
+        make: bool,
     ) -> Result<Snapshot> {
+        self.known(tenant, id, make).await?;
         let begun = store::begin(&self.db, tenant, id, SnapshotId::new(), request_id).await?;
         let begun = begun.ok_or(Error::WorkspaceNotFound(id))?;
         if begun.stored {
@@ -45,11 +48,11 @@ impl Workspaces {
         let entered = self.enter(tenant, id).await?;
         let place = self.snapshots(tenant, id).join(begun.snapshot_id.to_string());
         if !tokio::fs::try_exists(&place).await? {
-            let (from, folder) = (entered.path.clone(), self.of(tenant));
+            let (inside, folder) = (entered.clone(), self.of(tenant));
             let most = generous(entered.known.gauge.limits);
             self.work(id, most, move |most, stop| {
                 let stage = Stage::new(&folder)?;
-                let tree = copy_of(&from, &stage, most, stop)?;
+                let tree = copy_of(&inside.path, &stage, most, stop)?;
                 publish(&tree, &place)
             })
             .await?;
@@ -62,8 +65,9 @@ impl Workspaces {
     /// Puts a workspace back as a snapshot holds it. Returns the snapshot, and that of what was
     /// there before.
     ///
-    /// One call of the kernel swaps the two trees, so whenever we are killed, the workspace is as
-    /// it was or as the snapshot has it.
+    /// The copy of the snapshot gets the name of a new one, and is then exchanged with the
+    /// workspace. That is one call of the kernel, so whenever we are killed, the workspace is
+    /// as it was or as the snapshot has it.
     pub async fn restore(
         &self,
         tenant: &Tenant,
@@ -73,7 +77,8 @@ impl Workspaces {
         let missing = || Error::SnapshotNotFound { workspace_id: id, which: which.clone() };
         let found = store::find(&self.db, tenant, id, which).await?;
         let found = found.filter(|found| found.stored).ok_or_else(missing)?.snapshot_id;
-        let alone = self.alone(tenant, id).await?;
+        // So that it is not deleted meanwhile.
+        let entered = self.enter(tenant, id).await?;
         let from = self.snapshots(tenant, id).join(found.to_string());
         if !tokio::fs::try_exists(&from).await? {
             return Err(missing());
@@ -81,17 +86,36 @@ impl Workspaces {
         let replaced = SnapshotId::new();
         let request_id = format!("replaced-{replaced}");
         store::begin(&self.db, tenant, id, replaced, &request_id).await?;
-
-        let (path, folder) = (alone.path.clone(), self.of(tenant));
         let place = self.snapshots(tenant, id).join(replaced.to_string());
-        let most = generous(alone.known.gauge.limits);
-        let swapped = self.work(id, most, move |most, stop| {
+        let most = generous(entered.known.gauge.limits);
+        let (folder, copied) = (self.of(tenant), place.clone());
+        let gone = missing();
+        let copying = self.work(id, most, move |most, stop| {
             let stage = Stage::new(&folder)?;
             let tree = copy_of(&from, &stage, most, stop)?;
-            publish(&tree, &place)?;
-            swap(&place, &path)
+            // One that gives way to others is moved first and removed then, so the copy is whole.
+            if !from.exists() {
+                return Err(Broken::Refused(gone));
+            }
+            publish(&tree, &copied)?;
+            drop(entered);
+            Ok(())
         });
-        swapped.await?;
+        copying.await?;
+
+        let alone = match self.alone(tenant, id).await {
+            Ok(alone) => alone,
+            Err(error) => {
+                self.drop_snapshot(tenant, id, replaced).await?;
+                return Err(error);
+            }
+        };
+        // Whatever becomes of whoever asked, nobody comes in before it is done.
+        let swapping = self.work(id, most, move |_, _| {
+            swap(&place, &alone.path)?;
+            Ok(alone)
+        });
+        let alone = swapping.await?;
         alone.known.gauge.forget();
         store::stored(&self.db, tenant, id, replaced).await?;
         self.drop_surplus(tenant, id).await;
@@ -124,16 +148,20 @@ impl Workspaces {
         self.of(tenant).join(".snapshots").join(id.to_string())
     }
 
+    async fn drop_snapshot(&self, tenant: &Tenant, id: WorkspaceId, old: SnapshotId) -> Result<()> {
+        let place = self.snapshots(tenant, id).join(old.to_string());
+        let folder = self.of(tenant);
+        let moving = move || Stage::new(&folder)?.take_away(&place);
+        spawn_blocking(moving).await.map_err(io::Error::from)??;
+        store::forget(&self.db, tenant, id, old).await
+    }
+
     /// Lets the oldest snapshots give way. A failure is for the next time.
     async fn drop_surplus(&self, tenant: &Tenant, id: WorkspaceId) {
         let dropping = async {
             let keep = self.most_snapshots.into();
             for old in store::surplus(&self.db, tenant, id, keep).await? {
-                let place = self.snapshots(tenant, id).join(old.to_string());
-                let folder = self.of(tenant);
-                let moving = move || Stage::new(&folder)?.take_away(&place);
-                spawn_blocking(moving).await.map_err(io::Error::from)??;
-                store::forget(&self.db, tenant, id, old).await?;
+                self.drop_snapshot(tenant, id, old).await?;
             }
             Ok::<_, Error>(())
         };

@@ -17,6 +17,9 @@ chassis::id!(StageId, "stage");
 /// In the directory of a tenant, where no workspace has such a name.
 const FOLDER: &str = ".staging";
 
+/// How the name of a stage begins that is not locked yet. It is empty.
+const NEW: &str = "new_";
+
 /// A private directory on the disk of the workspaces. What is left in it when it is dropped is
 /// removed, and what a process that was killed left in it, by the next sweep.
 #[derive(Debug)]
@@ -32,10 +35,12 @@ impl Stage {
     pub fn new(tenant: &Path) -> io::Result<Stage> {
         let folder = tenant.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let path = folder.join(StageId::new().to_string());
-        DirBuilder::new().mode(0o700).create(&path)?;
-        let held = Flock::lock(File::open(&path)?, FlockArg::LockExclusiveNonblock);
+        let id = StageId::new();
+        let (new, path) = (folder.join(format!("{NEW}{id}")), folder.join(id.to_string()));
+        DirBuilder::new().mode(0o700).create(&new)?;
+        let held = Flock::lock(File::open(&new)?, FlockArg::LockExclusiveNonblock);
         let held = held.map_err(|(_, errno)| io::Error::from(errno))?;
+        fs::rename(&new, &path)?;
         Ok(Stage { path, held: Some(held) })
     }
 
@@ -70,7 +75,11 @@ pub fn sweep(tenant: &Path) -> io::Result<()> {
         stages => stages?,
     };
     for stage in stages {
-        let path = stage?.path();
+        let stage = stage?;
+        if stage.file_name().to_string_lossy().starts_with(NEW) {
+            continue;
+        }
+        let path = stage.path();
         // Somebody else may be quicker.
         let Ok(file) = File::open(&path) else { continue };
         if let Ok(_held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {

@@ -56,7 +56,8 @@ impl Workspaces {
                 let names = fs::read_dir(folder)?.flatten().map(|entry| entry.file_name());
                 io::Result::Ok(names.filter_map(|name| name.to_str()?.parse().ok()).collect())
             };
-            let ids: Vec<WorkspaceId> = spawn_blocking(listing).await.map_err(io::Error::from)??;
+            let ids: Vec<WorkspaceId> =
+                spawn_blocking(listing).await.map_err(io::Error::from)??;
             for some in ids.chunks(BATCH) {
                 store::adopt(&self.db, &tenant, some, replica).await?;
             }

@@ -3,8 +3,7 @@
 //! nobody has seen yet.
 
 use std::{
-    fs,
-    io,
+    fs, io,
     os::unix::fs::{MetadataExt as _, chown},
     path::Path,
     time::Duration,
@@ -54,12 +53,7 @@ git remote remove origin
 "#;
 
 /// Leaves the clone in `tree` of the stage.
-pub async fn clone(
-    stage: Stage,
-    limits: Limits,
-    id: WorkspaceId,
-    git: Git<'_>,
-) -> Result<Stage> {
+pub async fn clone(stage: Stage, limits: Limits, id: WorkspaceId, git: Git<'_>) -> Result<Stage> {
     let work = stage.path.join("work");
     let (folder, archive) = (work.clone(), stage.path.join("archive"));
     let preparing = move || {

@@ -56,9 +56,7 @@ pub enum Problem {
 impl Problem {
     pub fn into_broken(self, id: WorkspaceId, limits: Limits) -> Broken {
         match self {
-            Problem::Refused(problem) => {
-                Broken::Refused(Error::Invalid { field: "data", problem })
-            }
+            Problem::Refused(problem) => Broken::Refused(Error::Invalid { field: "data", problem }),
             Problem::TooMuch => Broken::Refused(Error::WorkspaceFull { id, limits }),
             Problem::Files(error) => Broken::Files(error),
         }
@@ -66,12 +64,7 @@ impl Problem {
 }
 
 /// Unpacks an archive into a tree that nobody else can reach.
-pub fn unpack(
-    format: Format,
-    file: File,
-    tree: &Workspace,
-    most: Most,
-) -> Result<(), Problem> {
+pub fn unpack(format: Format, file: File, tree: &Workspace, most: Most) -> Result<(), Problem> {
     let file = BufReader::new(file);
     let reader: Box<dyn Read> = match format {
         Format::TarGzip => Box::new(MultiGzDecoder::new(file)),
@@ -196,7 +189,9 @@ impl Unpacking<'_> {
         self.most.files = self.most.files.checked_sub(1).ok_or(Problem::TooMuch)?;
         let system = |errno| match errno {
             Errno::EEXIST => refuse("is there twice"),
-            Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => refuse("is in something that is no directory"),
+            Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV => {
+                refuse("is in something that is no directory")
+            }
             errno => Problem::Files(io::Error::from(errno)),
         };
         let parent = self.parents(parents).map_err(system)?;
