@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::Context as _;
 use chassis::{Auth, Peer, Tenant};
+use moka::sync::Cache;
 use sqlx::PgPool;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
@@ -45,8 +46,8 @@ pub struct Placement {
     db: PgPool,
     auth: Auth,
     tls: chassis::tls::Args,
-    places: moka::sync::Cache<(Tenant, WorkspaceId), ReplicaId>,
-    addresses: moka::sync::Cache<ReplicaId, String>,
+    places: Cache<(Tenant, WorkspaceId), ReplicaId>,
+    addresses: Cache<ReplicaId, String>,
 
     /// By address. There are as many as there are replicas.
     peers: Mutex<HashMap<String, Peer>>,
@@ -60,18 +61,14 @@ impl Placement {
         auth: &Auth,
     ) -> anyhow::Result<Arc<Placement>> {
         let here = identity(&config.workspaces_dir).context("cannot tell whose disk this is")?;
-        let cache = |time| moka::sync::Cache::builder().max_capacity(MOST_KNOWN).time_to_live(time);
         let placement = Placement {
             here,
             address: address.to_owned(),
             db: db.clone(),
             auth: auth.clone(),
             tls: config.chassis.tls.clone(),
-            places: cache(PLACE).build(),
-            addresses: moka::sync::Cache::builder()
-                .max_capacity(MOST_KNOWN)
-                .time_to_live(ADDRESS)
-                .build(),
+            places: Cache::builder().max_capacity(MOST_KNOWN).time_to_live(PLACE).build(),
+            addresses: Cache::builder().max_capacity(MOST_KNOWN).time_to_live(ADDRESS).build(),
             peers: Mutex::default(),
         };
         // An address that nobody could call is noticed here, and not by the others.
