@@ -148,6 +148,7 @@ impl Forward {
     ) -> Result<Option<ReplicaId>> {
         let id: Option<WorkspaceId> = match locator.named {
             Named::Workspace => id.parse().ok(),
+            // Who runs a process knows its workspace; until it says so, it is looked for here.
             Named::Process => None,
         };
         match id {

@@ -21,7 +21,7 @@ use std::{
 
 use chassis::Tenant;
 use sqlx::PgPool;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::{sync::Semaphore, task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use gauge::{Gauge, Limits};
@@ -56,6 +56,9 @@ pub struct Workspaces {
 
     /// Those that somebody is in, whether or not they are remembered.
     in_use: Mutex<HashMap<Key, Weak<Known>>>,
+
+    /// How many trees are copied or unpacked at a time.
+    copies: Semaphore,
 }
 
 type Key = (Tenant, WorkspaceId);
@@ -64,6 +67,9 @@ type Key = (Tenant, WorkspaceId);
 /// delete them.
 const MOST_KNOWN: usize = 10_000;
 const KNOWN: Duration = Duration::from_secs(60);
+
+/// Copying is the disk's work, and more at a time only make each take longer.
+const MOST_COPIES: usize = 4;
 
 /// A workspace, remembered.
 #[derive(Debug)]
@@ -100,8 +106,8 @@ impl Workspaces {
     ) -> Workspaces {
         let known = moka::sync::Cache::builder().max_capacity(MOST_KNOWN as u64);
         let known = known.time_to_live(KNOWN).build();
-        let in_use = Mutex::default();
-        Workspaces { db, root, limits, most_snapshots, replica, known, in_use }
+        let (in_use, copies) = (Mutex::default(), Semaphore::new(MOST_COPIES));
+        Workspaces { db, root, limits, most_snapshots, replica, known, in_use, copies }
     }
 
     /// Enters a workspace, which is made on first use.

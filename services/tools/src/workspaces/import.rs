@@ -92,6 +92,7 @@ impl Workspaces {
     ) -> Result<u64> {
         let limits = self.known(tenant, id, false).await?.gauge.limits;
         let Received { stage, file, .. } = received;
+        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
         let stage = match format {
             Format::GitBundle => bundle::clone(stage, limits, id, git).await?,
             Format::Tar | Format::TarGzip | Format::TarZstd => {
@@ -107,6 +108,7 @@ impl Workspaces {
                 .await?
             }
         };
+        drop(turn);
         let alone = self.alone(tenant, id).await?;
         // Whatever becomes of whoever asked, nobody comes in before it is done.
         let publishing = self.work(id, limits, move |most, stop| {

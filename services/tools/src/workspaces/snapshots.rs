@@ -48,6 +48,7 @@ impl Workspaces {
         let entered = self.enter(tenant, id).await?;
         let place = self.snapshots(tenant, id).join(begun.snapshot_id.to_string());
         if !tokio::fs::try_exists(&place).await? {
+            let _turn = self.copies.acquire().await.map_err(io::Error::other)?;
             let (inside, folder) = (entered.clone(), self.of(tenant));
             let most = generous(entered.known.gauge.limits);
             self.work(id, most, move |most, stop| {
@@ -101,7 +102,9 @@ impl Workspaces {
             drop(entered);
             Ok(())
         });
+        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
         copying.await?;
+        drop(turn);
 
         let alone = match self.alone(tenant, id).await {
             Ok(alone) => alone,
