@@ -18,7 +18,10 @@ use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat2, readlinkat},
     libc,
-    sys::stat::{FileStat, Mode, fstat, mkdirat},
+    sys::{
+        stat::{FileStat, Mode, UtimensatFlags, fstat, mkdirat, utimensat},
+        time::TimeSpec,
+    },
     unistd::{Gid, Uid, Whence, fchown, fchownat, geteuid, linkat, lseek, symlinkat},
 };
 use tokio_util::sync::CancellationToken;
@@ -211,11 +214,12 @@ fn make_directory(parent: &OwnedFd, name: &CStr) -> nix::Result<OwnedFd> {
 fn link(from: &OwnedFd, to: &OwnedFd, name: &CStr, stat: &FileStat) -> nix::Result<()> {
     let target = readlinkat(from, name)?;
     symlinkat(target.as_os_str(), to, name)?;
-    let (uid, gid) = owner(stat);
-    match geteuid().is_root() {
-        true => fchownat(to, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW),
-        false => Ok(()),
+    if geteuid().is_root() {
+        let (uid, gid) = owner(stat);
+        fchownat(to, name, Some(uid), Some(gid), AtFlags::AT_SYMLINK_NOFOLLOW)?;
     }
+    let modified = TimeSpec::new(stat.st_mtime, stat.st_mtime_nsec);
+    utimensat(to, name, &TimeSpec::UTIME_OMIT, &modified, UtimensatFlags::NoFollowSymlink)
 }
 
 /// Gives a copy the owner, mode and time of its original. Nobody becomes somebody else by it.

@@ -130,7 +130,29 @@ mod tests {
             let path = path.trim_start_matches("/windlass.tools.v1.");
             format!("{path}: {:?} in {:?}{made}\n", locator.named, locator.fields)
         };
-        expect![].assert_eq(&lines.into_iter().map(line).collect::<String>());
+        expect![[r#"
+            FileService/DeleteFile: Workspace in [1]
+            FileService/DownloadFile: Workspace in [1]
+            FileService/ListFiles: Workspace in [1]
+            FileService/MoveFile: Workspace in [1]
+            FileService/ReadFile: Workspace in [1]
+            FileService/StatFile: Workspace in [1]
+            FileService/UploadFile: Workspace in [1]
+            FileService/WriteFile: Workspace in [1]
+            ProcessService/AttachProcess: Process in [1]
+            ProcessService/ResizeProcess: Process in [1]
+            ProcessService/SignalProcess: Process in [1]
+            ProcessService/TerminateProcess: Process in [1]
+            ProcessService/WriteProcessStdin: Process in [1]
+            ToolService/Evaluate: Workspace in [1, 8], made
+            ToolService/Execute: Workspace in [1, 8], made
+            ToolService/ListTools: Workspace in [1]
+            WorkspaceService/DeleteWorkspace: Workspace in [1]
+            WorkspaceService/GetWorkspace: Workspace in [1]
+            WorkspaceService/ImportWorkspace: Workspace in [1]
+            WorkspaceService/RestoreWorkspace: Workspace in [1]
+            WorkspaceService/SnapshotWorkspace: Workspace in [1]
+        "#]].assert_eq(&lines.into_iter().map(line).collect::<String>());
     }
 
     #[test]

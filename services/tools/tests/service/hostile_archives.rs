@@ -145,7 +145,7 @@ async fn no_archive_leaves_the_workspace(db: PgPool) {
         lines += &format!("{what}: {problem}\n");
         assert_eq!(fs::read_dir(world.folder(&id)).unwrap().count(), 0, "{what}");
     }
-    expect![[]].assert_eq(&lines);
+    expect![""].assert_eq(&lines);
     assert_eq!(fs::read_to_string(&secret).unwrap(), "secret");
     assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 1);
     let staging = world.workspaces.join("acme/.staging");

@@ -113,14 +113,9 @@ async fn errors_tenants_and_what_is_missing_are_the_same_everywhere(db: PgPool) 
         let there = client(&two).read_file(two.peer.request(caller, request.clone())).await;
         let (here, there) = (explain(&here.unwrap_err()), explain(&there.unwrap_err()));
         assert_eq!(here, there);
-        lines += &format!("{}\n", there.replace(&request.workspace_id, "…"));
+        lines += &format!("{}\n", there.split(": ").next().unwrap());
     }
-    expect![[]].assert_eq(
-        &lines
-            .lines()
-            .map(|line| line.split(": ").next().unwrap_or(line).to_owned() + "\n")
-            .collect::<String>(),
-    );
+    expect![""].assert_eq(&lines);
 
     // Compressed requests are understood as well.
     let mut compressed = client(&two).send_compressed(CompressionEncoding::Gzip);
@@ -183,7 +178,15 @@ async fn a_replica_that_is_away_is_named_and_found_again(db: PgPool) {
     let id = one.workspace("echo kept > file").await;
     let replica = get(&two, &id).await.unwrap().replica;
     let stopped = one.stop();
-    let status = get(&two, &id).await.unwrap_err();
+    let waiting = async {
+        loop {
+            match get(&two, &id).await {
+                Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                Err(status) => break status,
+            }
+        }
+    };
+    let status = tokio::time::timeout(Duration::from_secs(30), waiting).await.expect("it goes");
     assert_eq!(
         explain(&status).replace(&replica, "rpl_…"),
         "Unavailable REASON_DEPENDENCY_UNAVAILABLE: replica rpl_… of tools, which has the \

@@ -102,7 +102,7 @@ async fn a_workspace_is_put_back_exactly(db: PgPool) {
         lines += &line.split(' ').map(hide).collect::<Vec<_>>().join(" ");
         lines += "\n";
     }
-    expect![[]].assert_eq(&lines);
+    expect![""].assert_eq(&lines);
 }
 
 #[sqlx::test(migrations = false)]
