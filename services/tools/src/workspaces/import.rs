@@ -4,6 +4,7 @@
 //! empty workspace by one call of the kernel.
 
 mod bundle;
+mod names;
 mod unpack;
 
 use std::{

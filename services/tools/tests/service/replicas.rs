@@ -115,7 +115,15 @@ async fn errors_tenants_and_what_is_missing_are_the_same_everywhere(db: PgPool) 
         assert_eq!(here, there);
         lines += &format!("{}\n", there.split(": ").next().unwrap());
     }
-    expect![""].assert_eq(&lines);
+    expect![[r#"
+        NotFound REASON_PATH_NOT_FOUND
+        InvalidArgument REASON_PATH_OUTSIDE
+        InvalidArgument REASON_INVALID_FIELD
+        InvalidArgument REASON_INVALID_FIELD
+        NotFound REASON_WORKSPACE_NOT_FOUND
+        NotFound REASON_WORKSPACE_NOT_FOUND
+    "#]]
+    .assert_eq(&lines);
 
     // Compressed requests are understood as well.
     let mut compressed = client(&two).send_compressed(CompressionEncoding::Gzip);

@@ -102,7 +102,13 @@ async fn a_workspace_is_put_back_exactly(db: PgPool) {
         lines += &line.split(' ').map(hide).collect::<Vec<_>>().join(" ");
         lines += "\n";
     }
-    expect![""].assert_eq(&lines);
+    expect![[r#"
+        NotFound REASON_SNAPSHOT_NOT_FOUND: workspace ws_… has no snapshot snap_…
+        InvalidArgument REASON_INVALID_FIELD: invalid snapshot_id: expected snap_ and 26 characters
+        InvalidArgument REASON_INVALID_FIELD: invalid request_id: excludes snapshot_id
+        InvalidArgument REASON_INVALID_FIELD: invalid request_id: is not 1 to 100 characters without NUL
+    "#]]
+    .assert_eq(&lines);
 }
 
 #[sqlx::test(migrations = false)]

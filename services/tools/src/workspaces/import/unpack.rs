@@ -13,7 +13,6 @@ use std::{
         fd::OwnedFd,
         unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
     },
-    path::Path,
 };
 
 use flate2::read::MultiGzDecoder;
@@ -26,18 +25,17 @@ use nix::{
 use ruzstd::decoding::StreamingDecoder;
 use tar::{Archive, EntryType, Header, PaxExtensions};
 
-use super::{Broken, Format};
+use super::{
+    Broken, Format,
+    names::{LONGEST_PATH, names, stays_inside},
+};
 use crate::{
     call::WorkspaceId,
     error::Error,
-    files::{DEEPEST, Most, Workspace, content, how},
+    files::{Most, Workspace, content, how},
     text::shorten,
     workspaces::Limits,
 };
-
-/// The longest path that the kernel takes.
-const LONGEST_PATH: usize = 4_095;
-const LONGEST_NAME: usize = 255;
 
 /// How much may be said about an entry before it comes.
 const LARGEST_EXTENSION: u64 = 64 * 1024;
@@ -314,49 +312,6 @@ fn open(parent: &OwnedFd, name: &CString, flags: OFlag) -> nix::Result<OwnedFd> 
 
 fn without_links(flags: OFlag) -> OpenHow {
     how(flags).resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS)
-}
-
-/// The names that a path is made of, if it stays where it begins.
-fn names(path: &[u8]) -> Result<Vec<CString>, &'static str> {
-    if path.first() == Some(&b'/') {
-        return Err("is an absolute path");
-    }
-    if path.len() > LONGEST_PATH {
-        return Err("is longer than 4095 bytes");
-    }
-    let mut names = Vec::new();
-    for name in path.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => continue,
-            b".." => return Err("leads out"),
-            name if name.len() > LONGEST_NAME => return Err("has a name of more than 255 bytes"),
-            name => names.push(CString::new(name).map_err(|_| "has a NUL")?),
-        }
-    }
-    match names.len() > DEEPEST {
-        true => Err("is more than 128 directories deep"),
-        false => Ok(names),
-    }
-}
-
-/// Whether what a link says leads nowhere above the tree. Where it really leads is up to the
-/// kernel, whenever somebody follows it.
-fn stays_inside(parents: &[CString], link: &[u8]) -> bool {
-    let path = Path::new(OsStr::from_bytes(link));
-    let mut depth = parents.len();
-    path.is_relative()
-        && path.iter().all(|name| match name.as_bytes() {
-            b"." => true,
-            b".." => {
-                let above = depth.checked_sub(1);
-                depth = above.unwrap_or_default();
-                above.is_some()
-            }
-            _ => {
-                depth += 1;
-                true
-            }
-        })
 }
 
 /// A long name, which ends in a NUL.
