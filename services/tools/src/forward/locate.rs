@@ -152,7 +152,8 @@ mod tests {
             WorkspaceService/ImportWorkspace: Workspace in [1]
             WorkspaceService/RestoreWorkspace: Workspace in [1]
             WorkspaceService/SnapshotWorkspace: Workspace in [1]
-        "#]].assert_eq(&lines.into_iter().map(line).collect::<String>());
+        "#]]
+        .assert_eq(&lines.into_iter().map(line).collect::<String>());
     }
 
     #[test]

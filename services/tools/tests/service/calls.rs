@@ -1,9 +1,7 @@
 use expect_test::expect;
 use proto::{
     event::v1::PermissionEvaluated,
-    tools::v1::{
-        Call, ListToolsRequest, Tool, permissions::Mode, rule::Action,
-    },
+    tools::v1::{Call, ListToolsRequest, Tool, permissions::Mode, rule::Action},
 };
 use serde_json::{Value, json};
 use sqlx::PgPool;

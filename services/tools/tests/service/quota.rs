@@ -93,7 +93,9 @@ async fn a_command_may_clean_up_what_is_a_little_too_much(db: PgPool) {
     let world = World::with(db, &["--workspace-files", "100"]).await;
     let id = world.workspace("true").await;
     let folder = world.folder(&id);
-    let fill = |most: usize| (1..=most).for_each(|name| fs::write(folder.join(name.to_string()), "").unwrap());
+    let fill = |most: usize| {
+        (1..=most).for_each(|name| fs::write(folder.join(name.to_string()), "").unwrap())
+    };
     fill(105);
     let status = write(&world, &id, "one more", b"x").await.unwrap_err();
     assert!(explain(&status).contains("REASON_WORKSPACE_FULL"), "{status:?}");
