@@ -91,7 +91,7 @@ async fn conversation_and_files_are_put_back_together() {
     let log = session.log().await;
     match log.last().and_then(|event| event.payload.as_ref()) {
         Some(Payload::HistoryRollbackCompleted(completed)) => {
-            assert_eq!([completed.snapshot_id.clone()], snapshots(&third)[..]);
+            assert_eq!(completed.snapshot_id, snapshots(&third)[0]);
         }
         other => panic!("{other:?}"),
     }

@@ -209,10 +209,10 @@ async fn an_archive_that_grows_is_stopped(db: PgPool) {
         header.as_bytes().to_vec()
     };
     let zeros = vec![0; 1024 * 1024];
-    // A gigabyte of zeros in a megabyte.
+    // Sixty-four megabytes of zeros in a few kilobytes.
     let one_file = gzip(&mut |encoder| {
-        encoder.write_all(&header(Regular, "zeros", 1024 * 1024 * 1024)).unwrap();
-        (0..1024).for_each(|_| encoder.write_all(&zeros).unwrap());
+        encoder.write_all(&header(Regular, "zeros", 64 * 1024 * 1024)).unwrap();
+        (0..64).for_each(|_| encoder.write_all(&zeros).unwrap());
     });
     // Each small enough, all too large.
     let many = gzip(&mut |encoder| {
