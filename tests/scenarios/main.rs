@@ -42,5 +42,7 @@ mod compaction_ladder;
 mod memory;
 mod model_switch;
 mod rewind_past_compaction;
+mod rewind_with_files;
+mod workspaces;
 mod system_prompt;
 mod usage;

@@ -51,6 +51,14 @@ impl Client {
         client
     }
 
+    /// The same caller, whose calls go to another replica of the tools service.
+    pub fn at_tools(&self, fleet: &mut Fleet, index: usize) -> Client {
+        let mut client = self.clone();
+        let endpoint = fleet.replica(Service::Tools, index).endpoint();
+        client.services[place(Service::Tools)] = connect(endpoint, self.bearer.clone());
+        client
+    }
+
     /// The way to one service, for generated clients that have no verb here.
     pub fn to(&self, service: Service) -> Calls {
         self.services[place(service)].clone()

@@ -7,6 +7,7 @@ mod calls;
 mod people;
 mod compact;
 mod own;
+mod keep;
 
 use std::{
     mem,
@@ -143,6 +144,8 @@ struct Driver {
     unfolded: usize,
     /// The model was asked just now.
     asked: bool,
+    /// The workspace was kept as it was before this turn.
+    files_kept: bool,
     trace: Trace,
 }
 
@@ -206,6 +209,7 @@ impl Driver {
             tasks: JoinSet::new(),
             unfolded: 0,
             asked: false,
+            files_kept: false,
             trace: Trace::current(),
         })
     }

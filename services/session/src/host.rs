@@ -14,7 +14,7 @@ use proto::{
     },
     tools::v1::{
         ListToolsRequest, Tool, file_service_client::FileServiceClient,
-        tool_service_client::ToolServiceClient,
+        tool_service_client::ToolServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
 };
 use sqlx::PgPool;
@@ -149,6 +149,11 @@ impl Host {
 
     pub fn files(&self) -> (FileServiceClient<Channel>, &Peer) {
         let client = FileServiceClient::new(self.tools.channel());
+        (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
+    pub fn workspaces(&self) -> (WorkspaceServiceClient<Channel>, &Peer) {
+        let client = WorkspaceServiceClient::new(self.tools.channel());
         (chassis::client!(client, self.config.chassis), &self.tools)
     }
 

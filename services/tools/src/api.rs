@@ -1,5 +1,6 @@
 mod files;
 mod outputs;
+mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +15,7 @@ use proto::{
         policy_service_server::{PolicyService, PolicyServiceServer},
         process_service_server::{ProcessService, ProcessServiceServer},
         tool_service_server::{ToolService, ToolServiceServer},
-        workspace_service_server::{WorkspaceService, WorkspaceServiceServer},
+        workspace_service_server::WorkspaceServiceServer,
     },
 };
 use sqlx::PgPool;
@@ -45,9 +46,10 @@ const MOST_IN_SCOPE: usize = 200;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
+    let workspaces = workspaces::Api { executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
-        .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
+        .add_service(chassis::service!(WorkspaceServiceServer::new(workspaces), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
@@ -57,7 +59,6 @@ pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Rout
 /// In the contract and not in this version: every call says so.
 struct Later;
 
-impl WorkspaceService for Later {}
 impl ProcessService for Later {}
 impl PolicyService for Later {}
 

@@ -1,4 +1,4 @@
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use jsonschema::Validator;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::{
     bash::Bash, edit::Edit, facts::Facts, glob::Glob, grep::Grep, hosted, outcome::Outcome,
-    outputs::Outputs, read::Read, redact::Redactor, write::Write,
+    outputs::Outputs, read::Read, redact::Redactor, workspaces::Entered, write::Write,
 };
 
 /// Something an agent can do.
@@ -24,6 +24,7 @@ pub struct Run<'a> {
     pub sandbox: &'a Sandbox,
     pub profile: &'a Profile,
     pub workspace: &'a Path,
+    pub entered: &'a Arc<Entered>,
     pub outputs: &'a Outputs,
     pub redactor: &'a Redactor,
 

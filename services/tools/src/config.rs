@@ -16,6 +16,24 @@ pub struct Config {
     #[arg(long, env, default_value = "/var/lib/windlass/workspaces")]
     pub workspaces_dir: PathBuf,
 
+    /// How other replicas reach this one, as http(s)://host:port. Set it where each replica has a
+    /// disk of its own: a workspace then lives on one of them, and the others pass calls on. Unset:
+    /// there is one replica, or all share WORKSPACES_DIR. Set it before adding a second replica.
+    #[arg(long, env)]
+    pub advertise: Option<String>,
+
+    /// How many bytes a workspace may take on disk.
+    #[arg(long, env, default_value_t = 10 * 1024 * 1024 * 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    pub workspace_bytes: u64,
+
+    /// How many files and directories a workspace may have.
+    #[arg(long, env, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub workspace_files: u64,
+
+    /// How many snapshots of a workspace are kept before the oldest give way.
+    #[arg(long, env, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub workspace_snapshots: u32,
+
     /// Directory that holds what tools printed beyond what the log takes. With OUTPUTS_URL, only
     /// while it is printed.
     #[arg(long, env, default_value = "/var/lib/windlass/outputs")]

@@ -1,12 +1,11 @@
 use std::{
     panic::AssertUnwindSafe,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use futures::FutureExt as _;
-use proto::event::v1::Payload;
+use proto::event::v1::{Payload, SandboxViolation};
 use sandbox::{Profile, Report, Sandbox, Tier};
 use sqlx::PgPool;
 use tokio::{
@@ -17,14 +16,15 @@ use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
     call::Call,
-    catalog::{Catalog, Run},
+    catalog::{Catalog, Effect, Run},
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
     outcome::{Failure, Kind, Outcome},
     outputs::Outputs,
     redact::Redactor,
-    store, workspace,
+    store,
+    workspaces::Workspaces,
 };
 
 /// How many answers may wait for a slow caller before the tool itself has to.
@@ -51,7 +51,7 @@ pub struct Executor {
     /// What the machine can give, found out once at the start.
     pub machine: Report,
     pub minimum_tier: Tier,
-    pub workspaces: PathBuf,
+    pub workspaces: Arc<Workspaces>,
     pub outputs: Arc<Outputs>,
     pub redactor: Redactor,
     pub room: Arc<Semaphore>,
@@ -125,26 +125,59 @@ impl Executor {
             let text = format!("{} runs in the session service and not here", call.tool);
             return Failure::new(Kind::Failed, text).into();
         };
-        let workspace = workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await;
-        let workspace = workspace.inspect_err(|error| {
-            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
-        });
-        let Ok(workspace) = workspace else {
-            let text = "the workspace cannot be opened; this is our fault";
-            return Failure::new(Kind::Failed, text).into();
+        let entered = match self.workspaces.enter(&call.tenant, call.workspace_id).await {
+            Ok(entered) => entered,
+            Err(error) => return shut(call, &error).into(),
         };
         let profile = Profile::at_least(self.minimum_tier);
         let run = Run {
             sandbox: &self.sandbox,
             profile: &profile,
-            workspace: &workspace,
+            workspace: &entered.path,
+            entered: &entered,
             outputs: &self.outputs,
             redactor: &self.redactor,
             patience: terms.patience,
             facts,
         };
-        tool.run(permit.input, run).await
+        let running = tool.run(permit.input, run);
+        if permit.entry.about.effect == Effect::Reads {
+            return running.await;
+        }
+        let before = match entered.admit().await {
+            Ok(before) => before,
+            Err(error) => return overflowed(facts, &error).await.into(),
+        };
+        let outcome = tokio::select! {
+            outcome = running => outcome,
+            error = entered.overflow(before) => overflowed(facts, &error).await.into(),
+        };
+        entered.forget_used();
+        outcome
     }
+}
+
+/// Nobody gets into the workspace.
+fn shut(call: &Call, error: &Error) -> Failure {
+    match error {
+        Error::WorkspaceBusy(_) | Error::WorkspaceNotFound(_) => {
+            Failure::new(Kind::Failed, error.to_string())
+        }
+        error => {
+            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
+            Failure::new(Kind::Failed, "the workspace cannot be opened; this is our fault")
+        }
+    }
+}
+
+/// The workspace is full or gone, which ends whatever runs in it.
+async fn overflowed(facts: &Facts<'_>, error: &Error) -> Failure {
+    if let Error::WorkspaceNotFound(_) = error {
+        return Failure::new(Kind::Aborted, "the workspace was deleted");
+    }
+    let (layer, detail) = (facts::WORKSPACE.into(), error.to_string());
+    facts.note(Payload::SandboxViolation(SandboxViolation { layer, detail })).await;
+    Failure::new(Kind::Sandbox, format!("{error}; delete something first"))
 }
 
 /// Returns when the session belongs to a later epoch than the call. Its former owner may be
@@ -167,10 +200,13 @@ mod tests {
     use tonic::Status;
 
     use super::*;
+    use crate::workspaces::Limits;
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 0, files: 0 };
+        let workspaces = Workspaces::new(db.clone(), folder.path().into(), limits, 1, None);
         let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
             outputs: Arc::new(outputs),
@@ -179,7 +215,7 @@ mod tests {
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,
-            workspaces: PathBuf::new(),
+            workspaces: Arc::new(workspaces),
             room: Arc::new(Semaphore::new(1)),
         }
     }

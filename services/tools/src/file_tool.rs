@@ -26,7 +26,7 @@ pub async fn run<I: DeserializeOwned + Send + 'static>(
     run: Run<'_>,
     tool: fn(I, &Workspace, &CancellationToken) -> Result<Outcome, Failure>,
 ) -> Outcome {
-    let workspace = match Workspace::at(run.workspace) {
+    let workspace = match Workspace::of(run.entered) {
         Ok(workspace) => workspace,
         Err(error) => return Failure::from(Error::Files(error)).into(),
     };

@@ -9,8 +9,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, facts, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    execute::Executor,
+    facts, forward,
+    outputs::Outputs,
+    placement::Placement,
+    redact::Redactor,
+    workspace,
+    workspaces::{Limits, Workspaces},
 };
 
 /// Runs the service until `stop`.
@@ -26,6 +33,19 @@ pub async fn serve(
     workspace::create_root(&config.workspaces_dir).with_context(|| {
         format!("cannot make WORKSPACES_DIR {}", config.workspaces_dir.display())
     })?;
+    let placement = match &config.advertise {
+        Some(address) => Some(Placement::open(&config, address, &db, &auth).await?),
+        None => None,
+    };
+    let limits = Limits { bytes: config.workspace_bytes, files: config.workspace_files };
+    let workspaces = Arc::new(Workspaces::new(
+        db.clone(),
+        config.workspaces_dir.clone(),
+        limits,
+        config.workspace_snapshots,
+        placement.as_ref().map(|placement| placement.here),
+    ));
+    workspaces.adopt().await.context("cannot claim the workspaces on this disk")?;
     let (folder, retention) = (&config.outputs_dir, config.output_retention);
     let most = config.output_bytes;
     let outputs = match config.outputs.bucket()? {
@@ -60,18 +80,25 @@ pub async fn serve(
         sandbox,
         machine,
         minimum_tier,
-        workspaces: config.workspaces_dir.clone(),
+        workspaces: workspaces.clone(),
         outputs: outputs.clone(),
         redactor,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());
     tokio::spawn(async move { sweeping.sweep(over).await });
+    let over = stop.clone();
+    tokio::spawn(async move { workspaces.sweep(over).await });
     let mode = facts::mode(&profile);
     let health =
         json!({ "tier": tier, "missing": missing, "mode": mode, "minimum_tier": minimum_tier });
+    let mut routes = api::routes(&config.chassis, db.clone(), executor);
+    if let Some(placement) = placement {
+        tokio::spawn(placement.clone().beat(stop.clone()));
+        routes = forward::layer(routes, placement, config.chassis.server.max_message_bytes)?;
+    }
     Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())
-        .serve(listener, api::routes(&config.chassis, db, executor), stop)
+        .serve(listener, routes, stop)
         .await
 }

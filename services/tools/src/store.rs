@@ -1,4 +1,7 @@
 pub mod outputs;
+pub mod replicas;
+pub mod snapshots;
+pub mod workspaces;
 
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};

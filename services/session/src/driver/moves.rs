@@ -121,9 +121,15 @@ impl Driver {
                 }
             }
             Effect::Execute { id, approved } => {
+                let kept = self.keep_files(id).await;
                 // Whoever takes over must know that it ran before it can have run.
                 self.flush().await?;
-                if let Some(call) = self.call(id) {
+                if let Err(outcome) = kept {
+                    let inputs = inputs.clone();
+                    self.tasks.spawn(async move {
+                        let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
+                    });
+                } else if let Some(call) = self.call(id) {
                     let (host, caller) = (self.host.clone(), self.caller.clone());
                     let execute = calls::execute(host, caller, id, call, approved, inputs.clone());
                     self.tasks.spawn(execute.in_current_span());

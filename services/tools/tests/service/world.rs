@@ -25,6 +25,9 @@ chassis::id!(SessionId, "ses");
 chassis::id!(ToolCallId, "call");
 chassis::id!(WorkspaceId, "ws");
 
+/// In flags: where the service itself is.
+const HERE: &str = "here";
+
 const SECRET: &str = "a secret that is long enough to be one";
 
 pub struct World {
@@ -32,7 +35,8 @@ pub struct World {
     pub peer: Peer,
     pub caller: Caller,
     pub workspaces: PathBuf,
-    db: PgPool,
+    pub db: PgPool,
+    flags: Vec<String>,
     folder: Option<TempDir>,
     _stop: DropGuard,
 }
@@ -47,11 +51,20 @@ impl World {
         World::launch(db, folder, flags).await
     }
 
+    /// One of several, with a disk of its own.
+    pub async fn replica(db: &PgPool) -> World {
+        World::with(db.clone(), &["--advertise", HERE]).await
+    }
+
     /// Another process on the same database and disk, after this one is gone.
-    pub async fn restart(mut self) -> World {
-        let (db, folder) = (self.db.clone(), self.folder.take().unwrap());
-        drop(self);
-        World::launch(db, folder, &[]).await
+    pub async fn restart(self) -> World {
+        self.stop().start().await
+    }
+
+    /// Ends the service and keeps what it stood on.
+    pub fn stop(mut self) -> Stopped {
+        let flags = std::mem::take(&mut self.flags);
+        Stopped { db: self.db.clone(), folder: self.folder.take().unwrap(), flags }
     }
 
     async fn launch(db: PgPool, folder: TempDir, flags: &[&str]) -> World {
@@ -68,11 +81,11 @@ impl World {
         if !flags.contains(&"--sandbox-init") {
             args.extend(["--sandbox-init", init.to_str().unwrap()]);
         }
-        args.extend(flags);
-        let config = Config::parse_from(args);
-
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
+        args.extend(flags.iter().map(|flag| if *flag == HERE { address.as_str() } else { flag }));
+        let config = Config::parse_from(args);
+
         let stop = CancellationToken::new();
         let (served, stopped) = (config.clone(), stop.clone());
         tokio::spawn(async move { tools::serve(served, listener, stopped).await.unwrap() });
@@ -84,6 +97,7 @@ impl World {
             peer,
             caller: Caller::service("acme".parse().unwrap(), "tests"),
             workspaces,
+            flags: flags.iter().map(|flag| flag.to_string()).collect(),
             db,
             folder: Some(folder),
             _stop: stop.drop_guard(),
@@ -126,6 +140,12 @@ impl World {
         let call = self.bash(command);
         assert_eq!(self.execute(call.clone()).await.unwrap().data()["exit_code"], 0);
         call.workspace_id
+    }
+
+    /// Runs a command in a workspace that was used before.
+    pub async fn tool_allowed(&self, workspace_id: &str, command: &str) -> Ended {
+        let call = Call { workspace_id: workspace_id.into(), ..self.bash(command) };
+        self.execute(call).await.unwrap()
     }
 
     /// What a command prints in a workspace that was used before.
@@ -190,6 +210,20 @@ impl World {
 
     pub fn read(&self, call: &Call, file: &str) -> String {
         std::fs::read_to_string(self.folder(&call.workspace_id).join(file)).unwrap_or_default()
+    }
+}
+
+/// A service that is gone.
+pub struct Stopped {
+    db: PgPool,
+    folder: TempDir,
+    flags: Vec<String>,
+}
+
+impl Stopped {
+    pub async fn start(self) -> World {
+        let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
+        World::launch(self.db, self.folder, &flags).await
     }
 }
 
