@@ -18,6 +18,7 @@ use tracing::{Instrument as _, Span, error, info, warn};
 use crate::{
     call::Call,
     catalog::{Catalog, Run},
+    egress::Gateway,
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
@@ -53,6 +54,7 @@ pub struct Executor {
     pub minimum_tier: Tier,
     pub workspaces: PathBuf,
     pub outputs: Arc<Outputs>,
+    pub gateway: Gateway,
     pub redactor: Redactor,
     pub room: Arc<Semaphore>,
 }
@@ -139,6 +141,7 @@ impl Executor {
             profile: &profile,
             workspace: &workspace,
             outputs: &self.outputs,
+            gateway: &self.gateway,
             redactor: &self.redactor,
             patience: terms.patience,
             facts,
@@ -167,6 +170,7 @@ mod tests {
     use tonic::Status;
 
     use super::*;
+    use crate::egress::Addresses;
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
@@ -174,8 +178,9 @@ mod tests {
         let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
             outputs: Arc::new(outputs),
+            gateway: Gateway::new(Addresses::default(), 0).unwrap(),
             redactor: Redactor::default(),
-            catalog: Catalog::built_in().unwrap(),
+            catalog: Catalog::built_in(None).unwrap(),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,

@@ -9,8 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    egress::{Addresses, Gateway},
+    execute::Executor,
+    outputs::Outputs,
+    redact::Redactor,
+    web_search::WebSearch,
+    workspace,
 };
 
 /// Runs the service until `stop`.
@@ -45,13 +51,19 @@ pub async fn serve(
         false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
     }
 
+    let addresses = Addresses::new(config.egress_allow_private.clone());
+    let gateway = Gateway::new(addresses, config.egress_bytes)?;
+    let search = config.search.provider()?;
+    let search = search.map(|provider| WebSearch::new(provider, config.search.search_per_minute));
+
     let executor = Arc::new(Executor {
-        catalog: Catalog::built_in()?,
+        catalog: Catalog::built_in(search)?,
         sandbox,
         machine,
         minimum_tier: config.sandbox_minimum_tier,
         workspaces: config.workspaces_dir.clone(),
         outputs: outputs.clone(),
+        gateway,
         redactor,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });

@@ -6,11 +6,15 @@
 mod bash;
 mod calls;
 mod changes;
+mod egress;
 mod fence;
 mod file_tools;
 mod files;
 mod hostile;
 mod races;
 mod searches;
+mod site;
 mod transfers;
+mod web_fetch;
+mod web_search;
 mod world;
