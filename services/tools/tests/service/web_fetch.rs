@@ -55,7 +55,14 @@ async fn a_page_is_read_as_text_that_comes_from_outside(db: PgPool) {
         (&json!(site.url("/")), &json!(200), &json!("Hello"))
     );
     assert!(data["notice"].as_str().unwrap().starts_with("This comes from outside"));
-    expect![[""]].assert_eq(data["content"].as_str().unwrap());
+    expect![[r#"
+        # Big
+
+        Some [link][1].
+
+        [1]: /b
+    "#]]
+    .assert_eq(data["content"].as_str().unwrap());
 
     let metadata = ended.outcome.metadata.unwrap();
     let [reached] = &metadata.reached[..] else { panic!("{metadata:?}") };
