@@ -28,7 +28,7 @@ use self::proxy::Omitted;
 pub use self::{
     address::{Addresses, Allowance},
     ledger::{Ledger, Meter, Reached, Record, Traffic},
-    outward::{Outward, Refusal},
+    outward::{Outward, Refusal, cause},
 };
 use crate::host::{Grant, Host};
 

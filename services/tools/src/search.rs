@@ -14,6 +14,7 @@ use url::Url;
 
 use self::{brave::Brave, searxng::Searxng};
 use crate::{
+    egress::cause,
     host::Host,
     text::{clean, shorten},
 };
@@ -196,12 +197,7 @@ fn problem(error: reqwest::Error) -> Problem {
     if error.is_timeout() {
         return Problem::Silent;
     }
-    let error = error.without_url();
-    let mut cause: &dyn std::error::Error = &error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    Problem::Unreachable(cause.to_string())
+    Problem::Unreachable(cause(&error.without_url()))
 }
 
 #[cfg(test)]

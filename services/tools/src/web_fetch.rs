@@ -13,7 +13,7 @@ use crate::{
     blocking,
     call::Call,
     catalog::{About, Effect, Run, Tool},
-    egress::{Ledger, Meter, Refusal},
+    egress::{Ledger, Meter, Refusal, cause},
     facts,
     file_tool::schema,
     host::Host,
@@ -272,9 +272,5 @@ fn failed(ledger: &Ledger, host: &Host, error: &reqwest::Error) -> Failure {
     if let Some(refusal) = Refusal::of(error) {
         return refused(ledger, refusal);
     }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    Failure::new(Kind::Failed, format!("{host} cannot be reached: {cause}"))
+    Failure::new(Kind::Failed, format!("{host} cannot be reached: {}", cause(error)))
 }

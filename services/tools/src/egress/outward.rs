@@ -202,6 +202,15 @@ impl reqwest::dns::Resolve for Outward {
     }
 }
 
+/// What an error came from in the end, which says more than what was tried.
+pub fn cause(error: &(dyn StdError + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
 /// A URL as far as it may be told: neither a password nor what may be a token.
 fn shown(url: &Url) -> String {
     format!("{}://{}", url.scheme(), url.host_str().unwrap_or_default())
