@@ -55,7 +55,7 @@ async fn a_service_of_the_host_is_asked_for() {
                 Some(refusal) => {
                     assert_eq!(status(&answer), 403, "{target}: {answer}");
                     assert!(answer.contains(refusal.as_str()), "{target}: {answer}");
-                    assert_eq!(refused, [refusal.clone()], "{target}");
+                    assert_eq!(refused, std::slice::from_ref(refusal), "{target}");
                     assert_eq!(victim.text(), "", "{target}");
                 }
                 None => {
