@@ -59,7 +59,7 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
         ("project_instructions", project_instructions(around.surroundings)),
         ("skills", skills(around.surroundings)),
         ("memory", memory(around.memories, around.offer)),
-        ("environment", Some(environment(around))),
+        ("environment", Some(environment(agent, around))),
     ];
     let sections = sections.into_iter().filter_map(|(name, text)| Some((name, text?)));
     let (mut texts, mut listed) = (Vec::new(), Vec::new());
@@ -125,12 +125,20 @@ fn memory(memories: &[Line], offer: &Offer) -> Option<String> {
     Some(text)
 }
 
-fn environment(around: Around<'_>) -> String {
+fn environment(agent: &Agent, around: Around<'_>) -> String {
     let mut text = format!("# Environment\n\nToday is {} (UTC).", around.day);
     if !around.offer.is_empty() {
-        text.push_str(
-            " Tools run in a sandbox without network; the working directory is /workspace.",
-        );
+        let hosts = agent.manifest.permissions.as_ref().map(|permissions| &permissions.hosts);
+        let network = match hosts {
+            Some(hosts) if !hosts.is_empty() => {
+                let hosts = hosts.join(", ");
+                format!("that reaches these hosts over HTTP and HTTPS and nothing else: {hosts}")
+            }
+            _ => "without network".to_owned(),
+        };
+        text.push_str(&format!(
+            " Tools run in a sandbox {network}; the working directory is /workspace."
+        ));
     }
     text
 }
@@ -287,7 +295,10 @@ fn message(role: models::message::Role, content: Vec<models::content::Kind>) -> 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use proto::{session::v1::Manifest, tools::v1::Tool};
+    use proto::{
+        session::v1::Manifest,
+        tools::v1::{Permissions, Tool},
+    };
 
     use super::*;
     use crate::{memory::Scope, surroundings::Skill};
@@ -295,6 +306,23 @@ mod tests {
     fn agent() -> Agent {
         let manifest = Manifest { prompt: "Be brief.\n".into(), ..Manifest::default() };
         Agent { id: "default".into(), version: 1, manifest }
+    }
+
+    #[test]
+    fn an_agent_is_told_whom_it_can_reach() {
+        let mut agent = agent();
+        let hosts = vec!["example.com".to_owned(), "*.crates.io".to_owned()];
+        agent.manifest.permissions = Some(Permissions { hosts, ..Permissions::default() });
+        let offer = offer("bash");
+        let around = Around {
+            surroundings: &Surroundings::default(),
+            memories: &[],
+            day: "2026-11-16",
+            offer: &offer,
+        };
+        let told = "a sandbox that reaches these hosts over HTTP and HTTPS and nothing else: \
+            example.com, *.crates.io; the working directory";
+        assert!(system(&agent, around).text.contains(told));
     }
 
     fn offer(name: &str) -> Offer {

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use proto::{
-    event::v1::{Payload, ToolMetadata},
+    event::v1::{Payload, ToolMetadata, tool_metadata},
     tools::v1 as pb,
     tools::v1::{
         file_service_server::FileServiceServer,
@@ -26,6 +26,7 @@ use self::files::Files;
 use crate::{
     call::{Call, SessionId},
     catalog::{Effect, Entry},
+    egress::Reached,
     error::{Error, Result},
     evaluate::evaluate,
     execute::{Executor, Terms},
@@ -228,11 +229,26 @@ impl From<Outcome> for pb::Outcome {
                 Some(kept) => kept.output_ref.to_string(),
                 None => String::new(),
             },
+            reached: outcome.metadata.reached.iter().map(Into::into).collect(),
+            other_connections: int64(outcome.metadata.others.connections),
         };
         let (result, error_kind) = match outcome.result {
             Ok(data) => (PbResult::DataJson(data.to_string()), String::new()),
             Err(failure) => (PbResult::ErrorText(failure.text), failure.kind.name().into()),
         };
         pb::Outcome { result: Some(result), metadata: Some(metadata), error_kind }
+    }
+}
+
+impl From<&Reached> for tool_metadata::Reached {
+    fn from(reached: &Reached) -> tool_metadata::Reached {
+        tool_metadata::Reached {
+            host: reached.host.name.clone(),
+            port: reached.host.port.into(),
+            address: reached.address.ip().to_string(),
+            connections: int64(reached.traffic.connections),
+            sent_bytes: int64(reached.traffic.sent_bytes),
+            received_bytes: int64(reached.traffic.received_bytes),
+        }
     }
 }

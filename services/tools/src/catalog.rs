@@ -6,8 +6,9 @@ use sandbox::{Profile, Sandbox};
 use serde_json::Value;
 
 use crate::{
-    bash::Bash, edit::Edit, facts::Facts, glob::Glob, grep::Grep, hosted, outcome::Outcome,
-    outputs::Outputs, read::Read, redact::Redactor, workspaces::Entered, write::Write,
+    bash::Bash, edit::Edit, egress::Gateway, facts::Facts, glob::Glob, grep::Grep, hosted,
+    outcome::Outcome, outputs::Outputs, read::Read, redact::Redactor, web_fetch::WebFetch,
+    web_search::WebSearch, workspaces::Entered, write::Write,
 };
 
 /// Something an agent can do.
@@ -26,6 +27,7 @@ pub struct Run<'a> {
     pub workspace: &'a Path,
     pub entered: &'a Arc<Entered>,
     pub outputs: &'a Outputs,
+    pub gateway: &'a Gateway,
     pub redactor: &'a Redactor,
 
     /// The longest the caller is willing to wait, if it said so.
@@ -77,22 +79,25 @@ pub struct Entry {
 pub struct Catalog(BTreeMap<&'static str, Entry>);
 
 impl Catalog {
-    pub fn built_in() -> anyhow::Result<Catalog> {
-        let here: [Box<dyn Tool>; 6] = [
+    /// All tools, with one to search the web where somebody is configured who does.
+    pub fn built_in(search: Option<WebSearch>) -> anyhow::Result<Catalog> {
+        let always: [Box<dyn Tool>; 7] = [
             Box::new(Bash),
             Box::new(Read),
             Box::new(Write),
             Box::new(Edit),
             Box::new(Glob),
             Box::new(Grep),
+            Box::new(WebFetch),
         ];
-        let here = here.map(|tool| (tool.about(), Some(tool)));
+        let search = search.map(|search| Box::new(search) as Box<dyn Tool>);
+        let here = always.into_iter().chain(search).map(|tool| (tool.about(), Some(tool)));
         let hosted = hosted::tools().map(|about| (about, None));
         let entry = |(about, tool): (About, Option<Box<dyn Tool>>)| {
             let validator = jsonschema::validator_for(&about.input_schema)?;
             Ok((about.name, Entry { about, tool, validator }))
         };
-        here.into_iter().chain(hosted).map(entry).collect::<anyhow::Result<_>>().map(Catalog)
+        here.chain(hosted).map(entry).collect::<anyhow::Result<_>>().map(Catalog)
     }
 
     pub fn get(&self, name: &str) -> Option<&Entry> {

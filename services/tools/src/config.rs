@@ -3,7 +3,7 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 use anyhow::Context as _;
 use sandbox::Tier;
 
-use crate::outputs;
+use crate::{egress::Allowance, outputs, search};
 
 /// Everything that can be configured; `tools --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
@@ -66,6 +66,18 @@ pub struct Config {
     /// How many tools may run at once before further calls are refused.
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
+
+    /// What beside the public internet may be reached by those who were granted the host:
+    /// networks (`10.0.0.0/8`), addresses, and names (`host`, `*.host`), with commas between them.
+    #[arg(long, env, value_delimiter = ',')]
+    pub egress_allow_private: Vec<Allowance>,
+
+    /// How many bytes one call may send to and receive from other hosts.
+    #[arg(long, env, default_value_t = 1024 * 1024 * 1024)]
+    pub egress_bytes: u64,
+
+    #[command(flatten)]
+    pub search: search::Args,
 
     #[command(flatten)]
     pub chassis: chassis::Args,

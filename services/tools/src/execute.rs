@@ -17,6 +17,7 @@ use tracing::{Instrument as _, Span, error, info, warn};
 use crate::{
     call::Call,
     catalog::{Catalog, Effect, Run},
+    egress::Gateway,
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
@@ -53,6 +54,7 @@ pub struct Executor {
     pub minimum_tier: Tier,
     pub workspaces: Arc<Workspaces>,
     pub outputs: Arc<Outputs>,
+    pub gateway: Gateway,
     pub redactor: Redactor,
     pub room: Arc<Semaphore>,
 }
@@ -136,6 +138,7 @@ impl Executor {
             workspace: &entered.path,
             entered: &entered,
             outputs: &self.outputs,
+            gateway: &self.gateway,
             redactor: &self.redactor,
             patience: terms.patience,
             facts,
@@ -200,7 +203,7 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::workspaces::Limits;
+    use crate::{egress::Addresses, workspaces::Limits};
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
@@ -210,8 +213,9 @@ mod tests {
         let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
             outputs: Arc::new(outputs),
+            gateway: Gateway::new(Addresses::default(), 0).unwrap(),
             redactor: Redactor::default(),
-            catalog: Catalog::built_in().unwrap(),
+            catalog: Catalog::built_in(None).unwrap(),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,

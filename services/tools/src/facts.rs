@@ -15,6 +15,7 @@ use tonic::Status;
 
 use crate::{
     call::Call,
+    egress::{self, Record},
     evaluate::{Evaluation, Verdict, action_name, mode_name},
     judge::source_name,
     outcome::Outcome,
@@ -44,6 +45,13 @@ impl<'a> Facts<'a> {
     pub async fn note_output(&self, kept: &Kept, payload: Payload) {
         let fact = Event { output_ref: kept.output_ref.to_string(), ..about(self.call, payload) };
         self.send(Item::Fact(fact.into())).await;
+    }
+
+    /// Puts on record what a call was refused on its way out.
+    pub async fn note_refusals(&self, record: &Record) {
+        for reason in &record.refused {
+            self.note(Payload::SandboxViolation(egress_refused(reason))).await;
+        }
     }
 
     /// What all of this is about.
@@ -105,6 +113,7 @@ pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> Permiss
 pub fn sandbox_applied(
     report: &Report,
     profile: &Profile,
+    network: &[String],
     wall: Duration,
     output_bytes: usize,
 ) -> SandboxApplied {
@@ -119,7 +128,7 @@ pub fn sandbox_applied(
         mode: mode(profile).into(),
         layers: layers.collect(),
         writable: report.writable().iter().map(ToString::to_string).collect(),
-        network: vec!["none".into()],
+        network: network_of(network),
         limits: Some(Limits {
             wall_ms: int32(wall.as_millis() as u64),
             cpu_seconds: int32(limits.cpu_seconds),
@@ -153,11 +162,41 @@ pub fn workspace_applied(profile: &Profile) -> SandboxApplied {
     }
 }
 
+/// What a tool is kept in that reaches hosts and nothing else.
+pub fn egress_applied(hosts: &[String]) -> SandboxApplied {
+    SandboxApplied {
+        mode: "strict".into(),
+        layers: vec![Layer {
+            name: egress::LAYER.into(),
+            applied: true,
+            detail: "hosts are checked by name and by address".into(),
+        }],
+        network: network_of(hosts),
+        ..SandboxApplied::default()
+    }
+}
+
+fn network_of(hosts: &[String]) -> Vec<String> {
+    match hosts.is_empty() {
+        true => vec!["none".into()],
+        false => hosts.to_vec(),
+    }
+}
+
 /// The layer that keeps tools in the workspace.
 pub const WORKSPACE: &str = "workspace";
 
 pub fn sandbox_violation(violation: &Violation) -> SandboxViolation {
     SandboxViolation { layer: violation.layer.name().into(), detail: violation.detail.clone() }
+}
+
+pub fn egress_refused(reason: &str) -> SandboxViolation {
+    SandboxViolation { layer: egress::LAYER.into(), detail: reason.into() }
+}
+
+/// Something that is worth knowing, and that no command printed.
+pub fn remark(text: &str) -> ToolProgress {
+    ToolProgress { stream: "note".into(), text: text.into() }
 }
 
 pub fn progress(text: String) -> ToolProgress {

@@ -97,6 +97,7 @@ fn by_default<'r>(
         }
         (Mode::Unspecified | Mode::Default | Mode::NeverAsk | Mode::Auto | Mode::Plan, _) => {
             let place = match entry.tool {
+                Some(_) if entry.about.url.is_some() => "reaches only hosts that were granted",
                 Some(_) => "runs in a sandbox",
                 None => "reaches neither files nor hosts",
             };

@@ -6,9 +6,10 @@ use serde_json::Value;
 use crate::{
     catalog::About,
     command::Part,
+    host::Host,
     pattern::Pattern,
     rules::is_covered,
-    subject::{Host, Subject},
+    subject::{self, Subject},
 };
 
 /// A call that is outside of a scope: what is, and one sentence about it.
@@ -56,7 +57,7 @@ pub fn check(
                 return Ok(());
             };
             let within = |host: Host| permissions.hosts.iter().any(|grant| host.is_in(grant));
-            match Host::of(url).is_ok_and(within) {
+            match subject::host(url).is_ok_and(within) {
                 true => Ok(()),
                 false => outside(name, format!("this agent may not reach {name:?}")),
             }

@@ -11,11 +11,13 @@ use tracing::{info, warn};
 use crate::{
     Config, MIGRATIONS, api,
     catalog::Catalog,
+    egress::{Addresses, Gateway},
     execute::Executor,
     facts, forward,
     outputs::Outputs,
     placement::Placement,
     redact::Redactor,
+    web_search::WebSearch,
     workspace,
     workspaces::{Limits, Workspaces},
 };
@@ -75,13 +77,19 @@ pub async fn serve(
         warn!(%minimum_tier, ?optional, "sandboxes are relaxed: tier {minimum_tier} is enough, layers may be missing");
     }
 
+    let addresses = Addresses::new(config.egress_allow_private.clone());
+    let gateway = Gateway::new(addresses, config.egress_bytes)?;
+    let search = config.search.provider()?;
+    let search = search.map(|provider| WebSearch::new(provider, config.search.search_per_minute));
+
     let executor = Arc::new(Executor {
-        catalog: Catalog::built_in()?,
+        catalog: Catalog::built_in(search)?,
         sandbox,
         machine,
         minimum_tier,
         workspaces: workspaces.clone(),
         outputs: outputs.clone(),
+        gateway,
         redactor,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });

@@ -99,7 +99,7 @@ fn every_decision_has_a_cause_and_a_reason() {
         call("bash", "[]", none()),
         call("bash", r#"{"command": "", "timeout_ms": 0.5, "shell": "zsh"}"#, none()),
     ];
-    let catalog = Catalog::built_in().unwrap();
+    let catalog = Catalog::built_in(None).unwrap();
     let mut lines = String::new();
     for call in &cases {
         let evaluation = evaluate(&catalog, call);
@@ -162,7 +162,7 @@ fn every_decision_has_a_cause_and_a_reason() {
 
 #[test]
 fn an_approval_settles_an_ask_and_no_deny() {
-    let catalog = Catalog::built_in().unwrap();
+    let catalog = Catalog::built_in(None).unwrap();
     let settle = |action, approved| {
         let rules = vec![rule("bash", "ls", action, Source::Session)];
         let call =
@@ -211,7 +211,7 @@ fn an_allow_of_what_was_compared_settles_an_ask() {
 }
 
 /// Compiling its schemas takes longer than all decisions.
-static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::built_in().unwrap());
+static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::built_in(None).unwrap());
 
 fn decision(catalog: &Catalog, call: &Call) -> &'static str {
     match evaluate(catalog, call).verdict {

@@ -175,6 +175,16 @@ impl World {
         self.finish(self.request(request).await?).await
     }
 
+    /// Runs a call of somebody who does not wait for long.
+    pub async fn execute_within(&self, call: Call, timeout_ms: i32) -> Result<Ended, Status> {
+        let request = ExecuteRequest { call: Some(call), timeout_ms, ..ExecuteRequest::default() };
+        self.finish(self.request(request).await?).await
+    }
+
+    pub fn database(&self) -> PgPool {
+        self.db.clone()
+    }
+
     async fn request(&self, request: ExecuteRequest) -> Result<Streaming<ExecuteResponse>, Status> {
         let request = self.peer.request(&self.caller, request);
         Ok(self.client.clone().execute(request).await?.into_inner())
