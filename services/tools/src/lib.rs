@@ -26,6 +26,8 @@ mod grep;
 mod file_tool;
 mod blocking;
 mod hosted;
+mod mcp;
+mod secrets;
 mod progress;
 mod output;
 mod redact;

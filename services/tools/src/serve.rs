@@ -9,8 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    execute::Executor,
+    mcp::{Connector, PrivateHosts, Servers},
+    outputs::Outputs,
+    redact::Redactor,
+    secrets::Secrets,
+    workspace,
 };
 
 /// Runs the service until `stop`.
@@ -45,9 +51,25 @@ pub async fn serve(
         false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
     }
 
+    let catalog = Arc::new(Catalog::built_in()?);
+    let read_only = config.sandbox_read_only()?;
+    let connector = Connector {
+        sandbox: sandbox.clone(),
+        minimum_tier: config.sandbox_minimum_tier,
+        read_only: read_only.clone(),
+        workspaces: config.workspaces_dir.clone(),
+        secrets: Secrets { folder: config.secrets_dir.clone() },
+        redactor: redactor.with(&[]),
+        private_hosts: PrivateHosts(config.mcp_private_hosts.clone()),
+    };
+    let (idle, most) = (config.mcp_idle, config.mcp_connections);
+    let built_in = catalog.with([], vec![]);
+    let servers = Arc::new(Servers::new(db.clone(), connector, built_in, idle, most));
     let executor = Arc::new(Executor {
-        catalog: Catalog::built_in()?,
+        catalog,
+        servers,
         sandbox,
+        read_only,
         machine,
         minimum_tier: config.sandbox_minimum_tier,
         workspaces: config.workspaces_dir.clone(),

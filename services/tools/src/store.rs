@@ -1,3 +1,4 @@
+pub mod mcp_servers;
 pub mod outputs;
 
 use chassis::Tenant;

@@ -40,7 +40,7 @@ impl Subject {
         if let Some(url) = field(about.url) {
             return Host::of(url).map(|host| Subject::Text(host.name));
         }
-        Ok(Subject::Text(about.name.to_owned()))
+        Ok(Subject::Text(about.name.clone().into_owned()))
     }
 
     pub fn parts(&self) -> Option<&[Part]> {
