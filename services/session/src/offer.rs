@@ -30,9 +30,11 @@ impl Offer {
     /// own and those that were found.
     pub fn new(tools: &[Tool], names: &[String], found: &[String]) -> Offer {
         let all = active(tools, names);
-        let crowded = all.clone().count() > MOST && all.clone().any(is_foreign);
+        // Nothing is hidden that nobody could find.
+        let search = tools.iter().find(|tool| tool.name == TOOL_SEARCH);
+        let search = search.filter(|_| all.clone().count() > MOST && all.clone().any(is_foreign));
+        let crowded = search.is_some();
         let shown = |tool: &&Tool| !crowded || !is_foreign(tool) || found.contains(&tool.name);
-        let search = tools.iter().filter(|tool| crowded && tool.name == TOOL_SEARCH);
         let mut tools: Vec<Tool> = all.clone().filter(shown).chain(search).cloned().collect();
         tools.sort_by(|one, other| one.name.cmp(&other.name));
         let hidden = all.filter(|tool| !shown(tool)).map(|tool| tool.name.clone()).collect();
@@ -134,13 +136,23 @@ mod tests {
             (3, 18, &["own1", "s_1"], &["s_2"]),
             (21, 0, &[], &[]),
         ] {
-            let list = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            let list =
+                |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
             let offer = Offer::new(&tools(own, foreign), &list(names), &list(found));
-            let refused = ["own0", "s_7", "s_8", "nothing"].map(|name| offer.refusal(name).is_some());
+            let refused =
+                ["own0", "s_7", "s_8", "nothing"].map(|name| offer.refusal(name).is_some());
             let names: Vec<_> = offer.tools.iter().map(|tool| tool.name.as_str()).collect();
-            lines += &format!("{own}+{foreign} found {found:?}: {}, {refused:?}\n", names.join(" "));
+            lines +=
+                &format!("{own}+{foreign} found {found:?}: {}, {refused:?}\n", names.join(" "));
         }
-        expect![[r#""#]].assert_eq(&lines);
+        expect![[r#"
+            3+0 found []: own0 own1 own2, [false, false, false, false]
+            3+17 found []: own0 own1 own2 s_0 s_1 s_10 s_11 s_12 s_13 s_14 s_15 s_16 s_2 s_3 s_4 s_5 s_6 s_7 s_8 s_9, [false, false, false, false]
+            3+18 found []: own0 own1 own2 tool_search, [false, true, true, false]
+            3+18 found ["s_7", "s_17", "gone"]: own0 own1 own2 s_17 s_7 tool_search, [false, false, true, false]
+            3+18 found ["s_2"]: own1 s_1, [false, false, false, false]
+            21+0 found []: own0 own1 own10 own11 own12 own13 own14 own15 own16 own17 own18 own19 own2 own20 own3 own4 own5 own6 own7 own8 own9, [false, false, false, false]
+        "#]].assert_eq(&lines);
     }
 
     #[test]

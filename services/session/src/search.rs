@@ -19,7 +19,8 @@ pub fn best<'a>(
     most: usize,
 ) -> Vec<usize> {
     let texts: Vec<HashMap<String, usize>> = texts.into_iter().map(counted).collect();
-    let lengths: Vec<f64> = texts.iter().map(|words| words.values().sum::<usize>() as f64).collect();
+    let lengths: Vec<f64> =
+        texts.iter().map(|words| words.values().sum::<usize>() as f64).collect();
     let usual = (lengths.iter().sum::<f64>() / texts.len().max(1) as f64).max(1.0);
     let asked: HashSet<String> = words(query).collect();
     let weights: HashMap<&String, f64> = asked
@@ -106,10 +107,21 @@ mod tests {
             "",
             "!?",
         ] {
-            let found: Vec<_> = best(TOOLS, query, 3).into_iter().map(|place| TOOLS[place].0).collect();
+            let found: Vec<_> =
+                best(TOOLS, query, 3).into_iter().map(|place| TOOLS[place].0).collect();
             lines += &format!("{query:?}: {}\n", found.join(", "));
         }
-        expect![[r#""#]].assert_eq(&lines);
+        expect![[r#"
+            "create issue": github_create_issue, mail_send, github_list_issues
+            "issues": github_create_issue, github_list_issues, mail_send
+            "CREATE an event": calendar_createEvent, github_create_issue, mail_send
+            "pull requests": github_mergepullrequest
+            "sql": db_query
+            "send mails": mail_send
+            "weather": 
+            "": 
+            "!?": 
+        "#]].assert_eq(&lines);
     }
 
     proptest! {

@@ -45,7 +45,8 @@ impl Tool for Bash {
                 printed (standard output and error in order) and its exit code. There is no \
                 network. Only the workspace is kept between calls; /tmp is empty each time. \
                 Processes that are left running end with the command. Of long output the \
-                beginning and the end are returned.".into(),
+                beginning and the end are returned."
+                .into(),
             input_schema: json!({
                 "$schema": "https://json-schema.org/draft/2020-12/schema",
                 "type": "object",

@@ -70,9 +70,9 @@ impl Config {
     /// The directories that sandboxes may read, as their real paths.
     pub fn sandbox_read_only(&self) -> anyhow::Result<Vec<PathBuf>> {
         let real = |path: &PathBuf| {
-            let path = path.canonicalize().with_context(|| {
-                format!("cannot find SANDBOX_READ_ONLY {}", path.display())
-            })?;
+            let path = path
+                .canonicalize()
+                .with_context(|| format!("cannot find SANDBOX_READ_ONLY {}", path.display()))?;
             anyhow::ensure!(path.is_dir(), "SANDBOX_READ_ONLY {} is no directory", path.display());
             Ok(path)
         };

@@ -54,7 +54,8 @@ impl Tool for Edit {
                 returns the difference. `old_text` must be exactly what the file contains, \
                 without line numbers, and occur once unless `replace_all` is set. If it does \
                 not, or if somebody else changes the file at the same time, the edit fails \
-                and the file is left alone. Line endings and mode are kept.".into(),
+                and the file is left alone. Line endings and mode are kept."
+                .into(),
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),

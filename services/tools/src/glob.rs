@@ -58,7 +58,8 @@ impl Tool for Glob {
         About {
             name: "glob".into(),
             description: "Finds files in the workspace by name. Files that an ignore file such as \
-                .gitignore leaves out are not found, and neither are links and .git.".into(),
+                .gitignore leaves out are not found, and neither are links and .git."
+                .into(),
             input_schema: schema(
                 json!({
                     "pattern": {

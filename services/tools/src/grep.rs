@@ -64,7 +64,8 @@ impl Tool for Grep {
                 as ripgrep does. Files that an ignore file such as .gitignore leaves out are \
                 not searched, unless `path` names one; neither are binary files, links and \
                 .git. In the output, each path stands above its lines, `12:` before a line that \
-                matches and `12-` before one of its context.".into(),
+                matches and `12-` before one of its context."
+                .into(),
             input_schema: schema(
                 json!({
                     "pattern": {

@@ -243,9 +243,7 @@ mod tests {
             json!({ "questions": [question] })
         };
         let option = json!({ "value": "a", "label": "A" });
-        let items = |count: usize, text: &str| {
-            json!({ "items": vec![json!({ "text": text, "status": "pending" }); count] })
-        };
+        let items = |count: usize, text: &str| json!({ "items": vec![json!({ "text": text, "status": "pending" }); count] });
         let cases = [
             ("question", "one question", questions(1)),
             ("question", "10 questions", questions(10)),
@@ -328,6 +326,18 @@ mod tests {
             memory_list: a scope ok
             memory_delete: a name ok
             memory_delete: no name refused
+            todo: nothing to do ok
+            todo: 100 items ok
+            todo: 101 items refused
+            todo: a long text ok
+            todo: a longer text refused
+            todo: no text refused
+            todo: another status refused
+            skill: a name ok
+            skill: no name refused
+            tool_search: a query ok
+            tool_search: 10 tools ok
+            tool_search: 11 tools refused
         "#]]
         .assert_eq(&lines);
     }

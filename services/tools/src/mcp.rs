@@ -13,8 +13,10 @@ mod guard;
 mod stdio;
 mod http;
 mod address;
+mod client;
 mod connect;
 mod tool;
+mod activity;
 mod link;
 mod servers;
 

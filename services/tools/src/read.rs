@@ -48,7 +48,8 @@ impl Tool for Read {
                 `limit` it returns the first 2,000 lines. Lines longer than 2,000 bytes are \
                 cut. Of a file that is no text it returns only size and media type. The \
                 digest of the file can be given to `edit`. Of an output that was too long, it \
-                reads the path that came with it.".into(),
+                reads the path that came with it."
+                .into(),
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),

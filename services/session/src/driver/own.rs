@@ -13,7 +13,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{error::Error, host::{Catalogue, Host}, offer, turn::Outcome};
+use crate::{
+    error::Error,
+    host::{Catalogue, Host},
+    offer,
+    turn::Outcome,
+};
 
 /// What the catalogue says of a tool that runs here.
 const HERE: &str = "session";

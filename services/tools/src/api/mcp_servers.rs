@@ -56,8 +56,7 @@ pub async fn list(
     if !after.is_empty() && !is_server_id(&after) {
         return Err(Error::InvalidCursor);
     }
-    let mut found =
-        store::mcp_servers::list(db, tenant, &project, &after, size as i64 + 1).await?;
+    let mut found = store::mcp_servers::list(db, tenant, &project, &after, size as i64 + 1).await?;
     let more = found.len() > size;
     found.truncate(size);
     let next_page_token = match found.last() {
@@ -110,8 +109,7 @@ fn decode(server: pb::McpServer) -> Result<Server> {
     let address = match server.transport {
         None => return Err(invalid("mcp_server.transport", "expected a command or a url")),
         Some(Transport::Command(command)) => {
-            if !(1..=LONGEST_COMMAND).contains(&command.chars().count()) || command.contains('\0')
-            {
+            if !(1..=LONGEST_COMMAND).contains(&command.chars().count()) || command.contains('\0') {
                 let problem = "expected 1 to 4,000 characters, and no NUL";
                 return Err(invalid("mcp_server.command", problem));
             }
@@ -165,8 +163,17 @@ fn is_variable(key: &str) -> bool {
 /// Headers that say who calls, and not those that HTTP or MCP need for themselves.
 fn is_header(key: &str) -> bool {
     let ours = [
-        "accept", "connection", "content-length", "content-type", "expect", "host",
-        "last-event-id", "te", "trailer", "transfer-encoding", "upgrade",
+        "accept",
+        "connection",
+        "content-length",
+        "content-type",
+        "expect",
+        "host",
+        "last-event-id",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
     ];
     let key = key.to_ascii_lowercase();
     key.len() <= LONGEST_SECRET_KEY
@@ -219,7 +226,10 @@ mod tests {
             ("a command", server(command("node server.js"), "TOKEN")),
             ("a url", server(url("https://example.com/mcp"), "Authorization")),
             ("no id", pb::McpServer { mcp_server_id: "".into(), ..server(command("x"), "A") }),
-            ("an id with _", pb::McpServer { mcp_server_id: "a_b".into(), ..server(command("x"), "A") }),
+            (
+                "an id with _",
+                pb::McpServer { mcp_server_id: "a_b".into(), ..server(command("x"), "A") },
+            ),
             ("no transport", pb::McpServer { transport: None, ..server(command("x"), "A") }),
             ("an empty command", server(command(""), "A")),
             ("a long command", server(command(&"x".repeat(4_001)), "A")),
@@ -232,14 +242,35 @@ mod tests {
             ("a header of ours", server(url("https://example.com"), "Mcp-Session-Id")),
             ("a header of HTTP's", server(url("https://example.com"), "Host")),
             ("no header", server(url("https://example.com"), "a b")),
-            ("a path as secret", pb::McpServer {
-                secret_refs: [("A".to_owned(), "../token".to_owned())].into(),
-                ..server(command("x"), "A")
-            }),
+            (
+                "a path as secret",
+                pb::McpServer {
+                    secret_refs: [("A".to_owned(), "../token".to_owned())].into(),
+                    ..server(command("x"), "A")
+                },
+            ),
         ] {
             let verdict = decode(server).map_or_else(|error| error.to_string(), |_| "ok".into());
             lines += &format!("{what}: {verdict}\n");
         }
-        expect![[r#""#]].assert_eq(&lines);
+        expect![[r#"
+            a command: ok
+            a url: ok
+            no id: invalid mcp_server.mcp_server_id: expected 1 to 32 characters of a-z and 0-9
+            an id with _: invalid mcp_server.mcp_server_id: expected 1 to 32 characters of a-z and 0-9
+            no transport: invalid mcp_server.transport: expected a command or a url
+            an empty command: invalid mcp_server.command: expected 1 to 4,000 characters, and no NUL
+            a long command: invalid mcp_server.command: expected 1 to 4,000 characters, and no NUL
+            PATH: invalid mcp_server.secret_refs: of a command, a key is an environment variable other than PATH, HOME, LANG and TERM: 1 to 100 characters of A-Z, a-z, 0-9 and _, not beginning with a digit or LD_
+            LD_PRELOAD: invalid mcp_server.secret_refs: of a command, a key is an environment variable other than PATH, HOME, LANG and TERM: 1 to 100 characters of A-Z, a-z, 0-9 and _, not beginning with a digit or LD_
+            1A: invalid mcp_server.secret_refs: of a command, a key is an environment variable other than PATH, HOME, LANG and TERM: 1 to 100 characters of A-Z, a-z, 0-9 and _, not beginning with a digit or LD_
+            no url: invalid mcp_server.url: is no URL
+            a file: invalid mcp_server.url: expected http or https, and a host
+            a password: invalid mcp_server.url: has a password in it: name a secret in secret_refs instead
+            a header of ours: invalid mcp_server.secret_refs: of a url, a key is a header that the protocol does not use itself
+            a header of HTTP's: invalid mcp_server.secret_refs: of a url, a key is a header that the protocol does not use itself
+            no header: invalid mcp_server.secret_refs: of a url, a key is a header that the protocol does not use itself
+            a path as secret: invalid mcp_server.secret_refs: a secret's name is 1 to 64 characters of a-z, A-Z, 0-9, . _ and -, and does not begin with a dot
+        "#]].assert_eq(&lines);
     }
 }

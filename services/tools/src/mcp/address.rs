@@ -128,7 +128,28 @@ mod tests {
             let verdict = allowed.check(&Url::parse(url).unwrap()).map(|to| to.private);
             lines += &format!("{url}: {verdict:?}\n");
         }
-        expect![[r#""#]].assert_eq(&lines);
+        expect![[r#"
+            https://example.com/mcp: Ok(false)
+            https://93.184.216.34/: Ok(false)
+            http://127.0.0.1:8080/: Ok(true)
+            http://127.0.0.1:8081/: Err("127.0.0.1 has an address that is not public, which only the operator can allow")
+            http://2130706433/: Err("127.0.0.1 has an address that is not public, which only the operator can allow")
+            http://0x7f.1/: Err("127.0.0.1 has an address that is not public, which only the operator can allow")
+            http://169.254.169.254/latest/meta-data: Err("169.254.169.254 has an address that is not public, which only the operator can allow")
+            http://10.1.2.3/: Err("10.1.2.3 has an address that is not public, which only the operator can allow")
+            http://172.16.0.1/: Err("172.16.0.1 has an address that is not public, which only the operator can allow")
+            http://192.168.1.1/: Err("192.168.1.1 has an address that is not public, which only the operator can allow")
+            http://100.64.0.1/: Err("100.64.0.1 has an address that is not public, which only the operator can allow")
+            http://0.0.0.0/: Err("0.0.0.0 has an address that is not public, which only the operator can allow")
+            http://[::1]/: Ok(true)
+            http://[::]/: Err("[::] has an address that is not public, which only the operator can allow")
+            http://[fe80::1]/: Err("[fe80::1] has an address that is not public, which only the operator can allow")
+            http://[fd00::1]/: Err("[fd00::1] has an address that is not public, which only the operator can allow")
+            http://[::ffff:127.0.0.1]/: Err("[::ffff:7f00:1] has an address that is not public, which only the operator can allow")
+            http://[64:ff9b::7f00:1]/: Err("[64:ff9b::7f00:1] has an address that is not public, which only the operator can allow")
+            http://[2002:7f00:1::]/: Err("[2002:7f00:1::] has an address that is not public, which only the operator can allow")
+            http://[2606:2800:220:1::1]/: Ok(false)
+        "#]].assert_eq(&lines);
     }
 
     #[tokio::test]

@@ -4,15 +4,9 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use rmcp::{
-    ErrorData, RoleClient, Service,
-    model::{
-        ClientCapabilities, ClientConfig, ClientResult, ErrorCode, Implementation,
-        PaginatedRequestParams, ProtocolVersion, ServerNotification, ServerRequest, Tool,
-    },
-    service::{
-        ClientLifecycleMode, ClientServiceExt as _, NotificationContext, Peer, RequestContext,
-        RunningService,
-    },
+    RoleClient,
+    model::{PaginatedRequestParams, ProtocolVersion, SubscriptionFilter, Tool},
+    service::{ClientLifecycleMode, ClientServiceExt as _, Peer, RunningService, Subscription},
     transport::Transport,
 };
 use sandbox::{Profile, Report, Sandbox, Tier};
@@ -21,6 +15,7 @@ use tokio::{sync::Notify, time::timeout};
 
 use super::{
     Address, LONGEST_DETAIL, PrivateHosts, Server,
+    client::Client,
     describe::{MOST_TOOLS, clean},
     guard::{Fault, Guarded},
     http,
@@ -45,6 +40,15 @@ pub struct Connector {
     pub secrets: Secrets,
     pub redactor: Redactor,
     pub private_hosts: PrivateHosts,
+}
+
+/// How a conversation is begun.
+#[derive(Debug, Clone, Copy)]
+pub enum Protocol {
+    /// In the newest version, and in an older one if the server does not know that.
+    Any,
+    /// In an older version: some of its servers hang up on whatever they do not know.
+    Old,
 }
 
 /// A server that answers.
@@ -74,6 +78,7 @@ impl Connector {
         tenant: &Tenant,
         workspace_id: WorkspaceId,
         server: &Server,
+        protocol: Protocol,
     ) -> Result<Connection, String> {
         let secrets = self.secrets.resolve(tenant, &server.secret_refs).await?;
         let hidden: Vec<&str> = secrets.values().map(|secret| secret.expose_secret()).collect();
@@ -101,12 +106,13 @@ impl Connector {
                 // What is told of it later must not have the secrets in it.
                 profile.env.clear();
                 common.confined = Some((child.report.clone(), profile));
-                let transport = stdio::transport(child, common.fault.clone(), &common.errors)?;
-                shake_hands(transport, common).await
+                let (transport, errors) = stdio::transport(child, common.fault.clone())?;
+                common.errors = errors;
+                shake_hands(transport, common, protocol).await
             }
             Address::Url(url) => {
                 let transport = http::transport(url, &secrets, &self.private_hosts)?;
-                shake_hands(transport, common).await
+                shake_hands(transport, common, protocol).await
             }
         }
     }
@@ -115,21 +121,25 @@ impl Connector {
 async fn shake_hands(
     transport: impl Transport<RoleClient> + 'static,
     common: Common,
+    protocol: Protocol,
 ) -> Result<Connection, String> {
     let transport = Guarded::new(transport, common.fault.clone());
     let changed = Arc::<Notify>::default();
     let client = Client { changed: changed.clone() };
-    let lifecycle = ClientLifecycleMode::Auto {
-        preferred_versions: vec![ProtocolVersion::LATEST],
-        legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+    let lifecycle = match protocol {
+        Protocol::Any => ClientLifecycleMode::Auto {
+            preferred_versions: vec![ProtocolVersion::LATEST],
+            legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+        },
+        Protocol::Old => ClientLifecycleMode::Initialize,
     };
     let begun = timeout(HANDSHAKE, client.serve_with_lifecycle(transport, lifecycle)).await;
     match begun {
         Ok(Ok(running)) => Ok(Connection { running, changed, common: Arc::new(common) }),
-        Ok(Err(error)) => Err(common.explain(&error)),
+        Ok(Err(error)) => Err(common.explain(&error).await),
         Err(_) => {
             let seconds = HANDSHAKE.as_secs();
-            Err(common.detail(&format!("it did not answer within {seconds} s")))
+            Err(common.detail(&format!("it did not answer within {seconds} s")).await)
         }
     }
 }
@@ -138,12 +148,25 @@ impl Connection {
     /// What the server says its tools are, as far as anybody wants to know.
     pub async fn list(&self) -> Result<Vec<Tool>, String> {
         let listed = timeout(LISTING, list(self.running.peer())).await;
-        listed
-            .unwrap_or_else(|_| {
-                let seconds = LISTING.as_secs();
-                Err(format!("it did not list its tools within {seconds} s"))
-            })
-            .map_err(|problem| self.common.detail(&problem))
+        let listed = listed.unwrap_or_else(|_| {
+            let seconds = LISTING.as_secs();
+            Err(format!("it did not list its tools within {seconds} s"))
+        });
+        match listed {
+            Ok(tools) => Ok(tools),
+            Err(problem) => Err(self.common.detail(&problem).await),
+        }
+    }
+
+    /// Hears of changes from servers that tell of them when they are asked to; older ones tell
+    /// of them anyway.
+    pub async fn subscribe(&self) -> Option<Subscription> {
+        let peer = self.running.peer();
+        if peer.peer_info()?.protocol_version.has_initialize() {
+            return None;
+        }
+        let filter = SubscriptionFilter::builder().tools_list_changed().build();
+        timeout(LISTING, peer.listen(filter)).await.ok()?.ok()
     }
 }
 
@@ -169,8 +192,8 @@ async fn list(peer: &Peer<RoleClient>) -> Result<Vec<Tool>, String> {
 
 impl Common {
     /// What went wrong, for people: the reason, and the end of what the server printed.
-    pub fn detail(&self, problem: &str) -> String {
-        let printed = self.errors.end();
+    pub async fn detail(&self, problem: &str) -> String {
+        let printed = self.errors.end().await;
         let text = match (self.fault.get(), printed.trim()) {
             (Some(fault), _) => fault.to_owned(),
             (None, "") => problem.to_owned(),
@@ -180,7 +203,7 @@ impl Common {
     }
 
     /// The same for an error and its causes.
-    pub fn explain(&self, error: &dyn std::error::Error) -> String {
+    pub async fn explain(&self, error: &(dyn std::error::Error + Sync)) -> String {
         let mut text = error.to_string();
         let mut source = error.source();
         while let Some(cause) = source {
@@ -190,43 +213,79 @@ impl Common {
             }
             source = cause.source();
         }
-        self.detail(&text)
+        self.detail(&text).await
     }
 }
 
-/// Our side of the conversation. It refuses whatever a server asks for.
-pub struct Client {
-    changed: Arc<Notify>,
-}
+#[cfg(test)]
+mod tests {
+    use rmcp::{
+        ErrorData, RoleServer, ServerHandler, ServiceExt as _,
+        model::{ListToolsResult, ServerCapabilities, ServerConfig},
+        service::RequestContext,
+    };
+    use serde_json::json;
+    use tokio::io::{AsyncWriteExt as _, split};
 
-impl Service<RoleClient> for Client {
-    fn get_info(&self) -> ClientConfig {
-        let us = Implementation::new("windlass", env!("CARGO_PKG_VERSION"));
-        ClientConfig::new(ClientCapabilities::default(), us)
-    }
+    use super::{super::lines::Lines, *};
 
-    async fn handle_request(
-        &self,
-        request: ServerRequest,
-        _: RequestContext<RoleClient>,
-    ) -> Result<ClientResult, ErrorData> {
-        match request {
-            ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
-            _ => {
-                let text = "this client does nothing but call tools";
-                Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, text, None))
-            }
+    struct Small;
+
+    impl ServerHandler for Small {
+        fn get_info(&self) -> ServerConfig {
+            ServerConfig::new(ServerCapabilities::builder().enable_tools().build())
+        }
+
+        async fn list_tools(
+            &self,
+            params: Option<PaginatedRequestParams>,
+            _: RequestContext<RoleServer>,
+        ) -> Result<ListToolsResult, ErrorData> {
+            let cursor = params.and_then(|params| params.cursor).unwrap_or_default();
+            let page = cursor.parse().unwrap_or(0);
+            let tool = json!({ "name": format!("t{page}"), "inputSchema": { "type": "object" } });
+            let next = (page + 1).to_string();
+            Ok(serde_json::from_value(json!({ "tools": [tool], "nextCursor": next })).unwrap())
         }
     }
 
-    async fn handle_notification(
-        &self,
-        notification: ServerNotification,
-        _: NotificationContext<RoleClient>,
-    ) -> Result<(), ErrorData> {
-        if let ServerNotification::ToolListChangedNotification(_) = notification {
-            self.changed.notify_one();
+    fn common() -> Common {
+        Common {
+            id: "t".into(),
+            fault: Fault::default(),
+            redactor: Redactor::default(),
+            errors: Errors::default(),
+            confined: None,
         }
-        Ok(())
+    }
+
+    /// Over pipes, in the newest version of the protocol and in an older one, and with noise.
+    #[tokio::test]
+    async fn hands_are_shaken_with_real_servers() {
+        for protocol in [Protocol::Any, Protocol::Old] {
+            let (ours, theirs) = tokio::io::duplex(1024);
+            let (output, input) = split(ours);
+            tokio::spawn(async move {
+                let (read, mut write) = split(theirs);
+                write.write_all(b"listening\nto you\n\xff\n").await.unwrap();
+                Small.serve((read, write)).await.unwrap().waiting().await.unwrap();
+            });
+            let common = common();
+            let transport = Lines::new(output, input, common.fault.clone());
+            let connection = shake_hands(transport, common, protocol).await.unwrap();
+            // Its pages have no end, and we have.
+            assert_eq!(connection.list().await.unwrap().len(), MOST_TOOLS + 1, "{protocol:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_up_says_so() {
+        let (ours, theirs) = tokio::io::duplex(1024);
+        let (output, input) = split(ours);
+        drop(theirs);
+        let common = common();
+        let fault = common.fault.clone();
+        let transport = Lines::new(output, input, fault.clone());
+        assert!(shake_hands(transport, common, Protocol::Any).await.is_err());
     }
 }

@@ -96,10 +96,23 @@ mod tests {
             json!({ "content": [{ "type": "text", "text": "one" }], "structuredContent": { "a": 1 } }),
             json!({ "content": [{ "type": "text", "text": "no" }], "isError": true }),
         ] {
-            let Answer { text, structured, is_error } = answer(serde_json::from_value(result).unwrap());
+            let Answer { text, structured, is_error } =
+                answer(serde_json::from_value(result).unwrap());
             lines += &format!("{text:?} {structured:?} {is_error}\n");
         }
-        expect![[r#""#]].assert_eq(&lines);
+        expect![[r#"
+            "one\ntwo" None false
+            "[image, image/png, 5 bytes, not shown]" None false
+            "[audio, audio/wav, 5 bytes, not shown]" None false
+            "[resource a://b]\nc" None false
+            "[resource a://b, application/octet-stream, 5 bytes, not shown]" None false
+            "[link to resource a://b: c]" None false
+            "{\"a\":1}" Some(Object {"a": Number(1)}) false
+            "{\"a\": 1}" Some(Object {"a": Number(1)}) false
+            "one" Some(Object {"a": Number(1)}) false
+            "no" None true
+        "#]]
+        .assert_eq(&lines);
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub fn tool(json: Value) -> Tool {
 pub fn explain(left_out: &[String]) -> String {
     match left_out {
         [] => String::new(),
-        left_out => format!("left out: {}", left_out.join("; ")),
+        left_out => format!("left out: {}", clean(&left_out.join("; "))),
     }
 }
 

@@ -10,20 +10,34 @@ use rmcp::{
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
+use tokio_util::sync::CancellationToken;
 
 use super::allowance::Allowance;
 
-/// Why we hung up, for whoever wants to know why the line is dead. The first reason counts.
+/// Whether a conversation is over, and why we hung up if we did. The first reason counts.
 #[derive(Debug, Clone, Default)]
-pub struct Fault(Arc<OnceLock<String>>);
+pub struct Fault {
+    why: Arc<OnceLock<String>>,
+    over: CancellationToken,
+}
 
 impl Fault {
     pub fn set(&self, why: &str) {
-        let _ = self.0.set(why.to_owned());
+        let _ = self.why.set(why.to_owned());
+        self.over.cancel();
     }
 
     pub fn get(&self) -> Option<&str> {
-        self.0.get().map(String::as_str)
+        self.why.get().map(String::as_str)
+    }
+
+    /// Nothing more will be heard.
+    pub fn end(&self) {
+        self.over.cancel();
+    }
+
+    pub async fn ended(&self) {
+        self.over.cancelled().await;
     }
 }
 
@@ -51,7 +65,10 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Guarded<T> {
     }
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
-        let message = self.inner.receive().await?;
+        let Some(message) = self.inner.receive().await else {
+            self.fault.end();
+            return None;
+        };
         if !self.allowance.take(Instant::now()) {
             self.fault.set("it sends too many messages");
             return None;

@@ -3,13 +3,12 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use chassis::Tenant;
-use rmcp::model::SubscriptionFilter;
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
@@ -19,7 +18,8 @@ use tracing::{info, warn};
 
 use super::{
     Server,
-    connect::{Connection, Connector},
+    activity::{Activity, lock},
+    connect::{Connection, Connector, Protocol},
     describe, tool,
 };
 use crate::{
@@ -37,8 +37,18 @@ const GOOD: Duration = Duration::from_secs(60);
 /// A server that changes its tools is asked about them at most this often.
 const CHANGES: Duration = Duration::from_secs(1);
 
+/// How long whoever needs a server that is not connected waits for it.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// How often to see whether anybody still uses a server.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// What tools are needed for.
+#[derive(Debug, Clone, Copy)]
+pub enum Need {
+    List,
+    Call,
+}
 
 /// Which server, for whom.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -53,6 +63,8 @@ pub struct Link {
     status: watch::Sender<Status>,
     /// How often it has failed in a row.
     failures: AtomicU32,
+    /// When connecting began.
+    begun: Mutex<Instant>,
     pub activity: Arc<Activity>,
     stop: CancellationToken,
 }
@@ -72,44 +84,6 @@ pub struct Tools {
     pub detail: String,
 }
 
-/// Whether anybody uses a server.
-#[derive(Debug)]
-pub struct Activity {
-    calls: AtomicUsize,
-    used: Mutex<Instant>,
-}
-
-/// A call that runs.
-pub struct Busy<'a>(&'a Activity);
-
-impl Activity {
-    fn new() -> Activity {
-        Activity { calls: AtomicUsize::new(0), used: Mutex::new(Instant::now()) }
-    }
-
-    pub fn begin(&self) -> Busy<'_> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        Busy(self)
-    }
-
-    fn touch(&self) {
-        *self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Instant::now();
-    }
-
-    /// Since when nobody uses it. `None`: a call runs.
-    pub fn unused_since(&self) -> Option<Instant> {
-        let used = *self.used.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        (self.calls.load(Ordering::Relaxed) == 0).then_some(used)
-    }
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.touch();
-        self.0.calls.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl Drop for Link {
     fn drop(&mut self) {
         self.stop.cancel();
@@ -122,6 +96,7 @@ impl Link {
             server,
             status: watch::channel(Status::Idle).0,
             failures: AtomicU32::new(0),
+            begun: Mutex::new(Instant::now()),
             activity: Arc::new(Activity::new()),
             stop: CancellationToken::new(),
         }
@@ -141,7 +116,7 @@ impl Link {
         self: &Arc<Link>,
         key: &Key,
         around: &Arc<Around>,
-        patience: Duration,
+        need: Need,
     ) -> Result<Arc<Tools>, String> {
         self.activity.touch();
         let mut news = self.status.subscribe();
@@ -157,6 +132,7 @@ impl Link {
             rested
         });
         if begins {
+            *lock(&self.begun) = Instant::now();
             let keeping = Keeper {
                 link: Arc::downgrade(self),
                 server: self.server.clone(),
@@ -164,11 +140,15 @@ impl Link {
                 stop: self.stop.clone(),
                 key: key.clone(),
                 around: around.clone(),
+                protocol: match self.failures.load(Ordering::Relaxed) % 2 {
+                    0 => Protocol::Any,
+                    _ => Protocol::Old,
+                },
             };
             tokio::spawn(keeping.keep());
         }
         let settled = news.wait_for(|status| !matches!(status, Status::Connecting));
-        match timeout(patience, settled).await {
+        match timeout(self.patience(need), settled).await {
             Ok(Ok(status)) => match &*status {
                 Status::Up(tools) => Ok(tools.clone()),
                 Status::Down { why, .. } => Err(why.clone()),
@@ -176,6 +156,16 @@ impl Link {
             },
             Ok(Err(_)) => Err("it was disconnected".into()),
             Err(_) => Err("it is still being connected".into()),
+        }
+    }
+
+    /// How long to wait for a connection. What is listed can do without a server that has failed
+    /// before, so that one which never answers does not slow every turn.
+    fn patience(&self, need: Need) -> Duration {
+        match need {
+            Need::Call => PATIENCE,
+            Need::List if self.failures.load(Ordering::Relaxed) > 0 => Duration::ZERO,
+            Need::List => PATIENCE.saturating_sub(lock(&self.begun).elapsed()),
         }
     }
 
@@ -206,6 +196,7 @@ struct Keeper {
     stop: CancellationToken,
     key: Key,
     around: Arc<Around>,
+    protocol: Protocol,
 }
 
 impl Keeper {
@@ -229,12 +220,11 @@ impl Keeper {
     async fn connect_and_watch(&self) -> Result<(), String> {
         let Key { tenant, workspace_id, server_id } = &self.key;
         let connector = &self.around.connector;
-        let connection = connector.connect(tenant, *workspace_id, &self.server).await?;
+        let connection =
+            connector.connect(tenant, *workspace_id, &self.server, self.protocol).await?;
         self.show(&connection).await?;
         info!(tenant.id = %tenant, workspace.id = %workspace_id, "MCP server {server_id} is connected");
-        // Servers of the newer protocol tell of changes when they are asked to.
-        let filter = SubscriptionFilter::builder().tools_list_changed().build();
-        let mut subscription = connection.running.peer().listen(filter).await.ok();
+        let mut subscription = connection.subscribe().await;
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -253,10 +243,10 @@ impl Keeper {
                         continue;
                     }
                 },
+                () = connection.common.fault.ended() => {
+                    return Err(connection.common.detail("it hung up").await);
+                }
                 _ = ticks.tick() => {
-                    if connection.running.is_closed() {
-                        return Err(connection.common.detail("it hung up"));
-                    }
                     let unused = self.activity.unused_since();
                     if unused.is_some_and(|since| since.elapsed() > self.around.idle) {
                         return Ok(());
@@ -276,15 +266,14 @@ impl Keeper {
         let (described, left_out) =
             describe::tools(&self.server.id, self.server.trusted, listed, taken);
         let (peer, common) = (connection.running.peer(), &connection.common);
-        let entries = described.into_iter().map(|described| {
-            Arc::new(tool::entry(described, peer, common, &self.activity))
-        });
+        let entries = described
+            .into_iter()
+            .map(|described| Arc::new(tool::entry(described, peer, common, &self.activity)));
         let detail = describe::explain(&left_out);
         let detail = crate::text::shorten(&detail, super::LONGEST_DETAIL - 1);
         let tools = Tools { entries: entries.collect(), detail };
         if let Some(link) = self.link.upgrade() {
             link.status.send_replace(Status::Up(Arc::new(tools)));
-            link.failures.store(0, Ordering::Relaxed);
         }
         Ok(())
     }

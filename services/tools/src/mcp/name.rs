@@ -83,9 +83,13 @@ mod tests {
         }
         expect![[r#"
             {"echo": "memory_echo", "get-sum": "memory_get_sum", "getTinyImage": "memory_gettinyimage"}
-            {"get-sum": "memory_get_sum_cd6a9bd2", "get.sum": "memory_get_sum_39a5cdbc", "get_sum": "memory_get_sum"}
-            {"ECHO": "memory_echo_b9fd9cf4", "Echo": "memory_echo_6e4f7ac1"}
+            {"get-sum": "memory_get_sum_2fb224d8", "get.sum": "memory_get_sum_bc2dff04", "get_sum": "memory_get_sum"}
+            {"ECHO": "memory_echo_23c3bebf", "Echo": "memory_echo_8335e4c9"}
             {"écho": "memory__cho", "日本": "memory___"}
+            {"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx": "memory_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx_c71bd109"}
+            {"read": "memory_read", "write": "memory_write_10fd874b"}
+            {"a": "memory_a"}
+            {"": "memory_"}
         "#]]
         .assert_eq(&lines);
     }

@@ -14,15 +14,17 @@ use sqlx::PgPool;
 use super::{
     Server, State,
     connect::Connector,
-    link::{Around, Key, Link, Status, Tools},
+    link::{Around, Key, Link, Need, Status, Tools},
 };
-use crate::{call::WorkspaceId, catalog::Catalog, error::{Error, Result}, store};
+use crate::{
+    call::WorkspaceId,
+    catalog::Catalog,
+    error::{Error, Result},
+    store,
+};
 
 /// How long a server that changed may still be seen as it was.
 const STALE: Duration = Duration::from_secs(2);
-
-/// How long whoever wants to know the tools waits for servers that are not connected.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 pub struct Servers {
     db: PgPool,
@@ -65,7 +67,7 @@ impl Servers {
     /// The catalogue of a workspace: ours, and what its servers have.
     pub async fn catalog(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Catalog> {
         let configured = self.configured(tenant, id).await?;
-        let asked = configured.iter().map(|server| self.tools(tenant, id, server));
+        let asked = configured.iter().map(|server| self.tools(tenant, id, server, Need::List));
         let answers = join_all(asked).await;
         let (mut entries, mut missing) = (Vec::new(), Vec::new());
         for (server, answer) in configured.iter().zip(answers) {
@@ -93,7 +95,7 @@ impl Servers {
         let Some(server) = configured.iter().find(|server| server.id == prefix) else {
             return Ok(none());
         };
-        Ok(match self.tools(tenant, id, server).await {
+        Ok(match self.tools(tenant, id, server, Need::Call).await {
             Ok(tools) => self.around.built_in.with(tools.entries.iter().cloned(), vec![]),
             Err(why) => self.around.built_in.with([], vec![(server.id.clone(), why)]),
         })
@@ -102,7 +104,8 @@ impl Servers {
     /// How a server is doing, over all workspaces that use it from here.
     pub fn state(&self, tenant: &Tenant, server: &Server) -> State {
         let links = self.links();
-        let ours = links.iter().filter(|(key, link)| key.tenant == *tenant && link.server == *server);
+        let ours =
+            links.iter().filter(|(key, link)| key.tenant == *tenant && link.server == *server);
         let states = ours.map(|(_, link)| match link.status() {
             Status::Idle | Status::Connecting => State::Idle,
             Status::Up(tools) => State::Connected(tools.detail.clone()),
@@ -130,9 +133,8 @@ impl Servers {
             let found = store::mcp_servers::of_workspace(&self.db, tenant, id).await?;
             // What runs as it is no longer wanted ends as soon as somebody knows.
             self.links().retain(|key, link| {
-                let kept = key.tenant != *tenant
-                    || key.workspace_id != id
-                    || found.contains(&link.server);
+                let kept =
+                    key.tenant != *tenant || key.workspace_id != id || found.contains(&link.server);
                 if !kept {
                     link.end();
                 }
@@ -148,11 +150,12 @@ impl Servers {
         tenant: &Tenant,
         workspace_id: WorkspaceId,
         server: &Server,
+        need: Need,
     ) -> Result<Arc<Tools>, String> {
         let server_id = server.id.clone();
         let key = Key { tenant: tenant.clone(), workspace_id, server_id };
         let link = self.link(&key, server)?;
-        link.tools(&key, &self.around, PATIENCE).await
+        link.tools(&key, &self.around, need).await
     }
 
     fn link(&self, key: &Key, server: &Server) -> Result<Arc<Link>, String> {

@@ -13,16 +13,18 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::{
+    LONGEST_DETAIL,
+    activity::Activity,
     connect::Common,
     content::{self, Answer},
-    describe::Described,
-    link::Activity,
+    describe::{Described, clean},
 };
 use crate::{
     catalog::{About, Entry, Place, Run, Tool},
     facts,
     outcome::{Failure, Kind, Metadata, Outcome},
     printed::Printed,
+    text::shorten,
 };
 
 /// What a call may take if the caller does not say.
@@ -101,7 +103,9 @@ impl Remote {
                     person, or time to finish later";
                 return Failure::new(Kind::Failed, text).into();
             }
-            Ok(Err(error)) => return Failure::new(Kind::Failed, self.explain(&error)).into(),
+            Ok(Err(error)) => {
+                return Failure::new(Kind::Failed, self.explain(&error).await).into();
+            }
             Err(_) => {
                 let text = format!("no answer after {} ms; {MAYBE}", limit.as_millis());
                 return Failure::new(Kind::Timeout, text).into();
@@ -137,11 +141,14 @@ impl Remote {
     }
 
     /// What an error means for whoever called.
-    fn explain(&self, error: &ServiceError) -> String {
-        let detail = self.common.explain(error);
-        match error {
-            ServiceError::McpError(_) => format!("the server refused: {detail}"),
-            _ => format!("the server is gone or did not answer: {detail}; {MAYBE}"),
+    async fn explain(&self, error: &ServiceError) -> String {
+        if let ServiceError::McpError(refusal) = error {
+            let text = self.common.redactor.text(&refusal.message);
+            return format!("the server refused: {}", shorten(&clean(&text), LONGEST_DETAIL));
         }
+        // Whoever comes next is to find another connection.
+        self.common.fault.end();
+        let detail = self.common.explain(error).await;
+        format!("the server is gone or did not answer: {detail}; {MAYBE}")
     }
 }

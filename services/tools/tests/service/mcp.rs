@@ -81,7 +81,10 @@ impl ServerHandler for Server {
             "who" => {
                 let parts = context.extensions.get::<http::request::Parts>();
                 let header = parts.and_then(|parts| parts.headers.get("authorization").cloned());
-                text(format!("{header:?} {}", header.as_ref().map_or("", |header| header.to_str().unwrap())))
+                text(format!(
+                    "{header:?} {}",
+                    header.as_ref().map_or("", |header| header.to_str().unwrap())
+                ))
             }
             _ => std::future::pending().await,
         };
@@ -115,13 +118,15 @@ impl World {
 
     pub async fn put_server(&self, project: &str, server: McpServer) -> Result<McpServer, Status> {
         let request = PutMcpServerRequest { project: project.into(), mcp_server: Some(server) };
-        let answer = self.policies().put_mcp_server(self.peer.request(&self.caller, request)).await?;
+        let answer =
+            self.policies().put_mcp_server(self.peer.request(&self.caller, request)).await?;
         Ok(answer.into_inner().mcp_server.unwrap())
     }
 
     pub async fn servers(&self, project: &str) -> Vec<McpServer> {
         let request = ListMcpServersRequest { project: project.into(), ..Default::default() };
-        let answer = self.policies().list_mcp_servers(self.peer.request(&self.caller, request)).await;
+        let answer =
+            self.policies().list_mcp_servers(self.peer.request(&self.caller, request)).await;
         answer.unwrap().into_inner().mcp_servers
     }
 
@@ -232,8 +237,14 @@ async fn a_secret_reaches_the_server_and_nobody_else(db: PgPool) {
     let flags = ["--mcp-private-hosts", &host, "--secrets-dir", folder.path().to_str().unwrap()];
     let world = World::with(db.clone(), &flags).await;
     let refs = |name: &str| [("Authorization".to_owned(), name.to_owned())].into();
-    world.put_server("", McpServer { secret_refs: refs("token"), ..at("srv", &url) }).await.unwrap();
-    world.put_server("", McpServer { secret_refs: refs("other"), ..at("none", &url) }).await.unwrap();
+    world
+        .put_server("", McpServer { secret_refs: refs("token"), ..at("srv", &url) })
+        .await
+        .unwrap();
+    world
+        .put_server("", McpServer { secret_refs: refs("other"), ..at("none", &url) })
+        .await
+        .unwrap();
     let id = WorkspaceId::new().to_string();
 
     let who = world.execute(world.free(&id, "srv_who", json!({}))).await.unwrap();
@@ -243,10 +254,11 @@ async fn a_secret_reaches_the_server_and_nobody_else(db: PgPool) {
     let none = world.execute(world.free(&id, "none_who", json!({}))).await.unwrap();
     let expected = "the tools of the MCP server none are missing: there is no secret \"other\"";
     assert_eq!(none.error(), ("unknown_tool", expected));
-    let stored: String = sqlx::query_scalar("select string_agg(s::text, ' ') from tools.mcp_server s")
-        .fetch_one(&db)
-        .await
-        .unwrap();
+    let stored: String =
+        sqlx::query_scalar("select string_agg(s::text, ' ') from tools.mcp_server s")
+            .fetch_one(&db)
+            .await
+            .unwrap();
     assert!(stored.contains("token") && !stored.contains("abcdefgh12345678"));
 }
 
@@ -345,7 +357,8 @@ async fn a_project_has_its_own_servers_and_a_tenant_its_own(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn there_is_an_end_to_how_many_servers_a_project_has(db: PgPool) {
     let world = World::start(db).await;
-    let put = |number: usize| world.put_server("", at(&format!("s{number}"), "https://example.com"));
+    let put =
+        |number: usize| world.put_server("", at(&format!("s{number}"), "https://example.com"));
     for number in 0..50 {
         put(number).await.unwrap();
     }

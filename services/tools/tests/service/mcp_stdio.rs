@@ -1,11 +1,6 @@
 //! MCP servers that are programs in the sandbox: well-behaved, hostile and real.
 
-use std::{
-    env, fs,
-    path::PathBuf,
-    process::Stdio,
-    time::Duration,
-};
+use std::{env, fs, path::PathBuf, process::Stdio, time::Duration};
 
 use proto::tools::v1::{McpServer, mcp_server::Transport};
 use serde_json::json;
@@ -226,7 +221,8 @@ async fn uses_everything(world: &World) {
     let image = call("every_get_tiny_image", json!({})).await.unwrap();
     let text = image.data()["content"].as_str().unwrap().to_owned();
     assert!(text.contains("[image, image/png, ") && text.contains(" bytes, not shown]"), "{text}");
-    let structured = call("every_get_structured_content", json!({ "location": "New York" })).await.unwrap();
+    let structured =
+        call("every_get_structured_content", json!({ "location": "New York" })).await.unwrap();
     assert!(structured.data()["structured_content"]["temperature"].is_number());
 }
 
