@@ -121,7 +121,8 @@ mod tests {
             "weather": 
             "": 
             "!?": 
-        "#]].assert_eq(&lines);
+        "#]]
+        .assert_eq(&lines);
     }
 
     proptest! {

@@ -63,7 +63,8 @@ pub async fn list(
     after: &str,
     limit: i64,
 ) -> Result<Vec<Server>> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Row,
         r#"
         select mcp_server_id, command, url, trusted,
                secret_refs as "secret_refs: Json<BTreeMap<String, String>>"
@@ -79,13 +80,7 @@ pub async fn list(
     )
     .fetch_all(db)
     .await?;
-    let servers = rows.into_iter().map(|row| Server {
-        id: row.mcp_server_id,
-        address: address(row.command, row.url),
-        secret_refs: row.secret_refs.0,
-        trusted: row.trusted,
-    });
-    Ok(servers.collect())
+    Ok(rows.into_iter().map(Into::into).collect())
 }
 
 /// The servers that a workspace has: those of its project, and those of all projects that the
@@ -95,7 +90,8 @@ pub async fn of_workspace(
     tenant: &Tenant,
     workspace_id: WorkspaceId,
 ) -> Result<Vec<Server>> {
-    let rows = sqlx::query!(
+    let rows = sqlx::query_as!(
+        Row,
         r#"
         select distinct on (mcp_server_id) mcp_server_id, command, url, trusted,
                secret_refs as "secret_refs: Json<BTreeMap<String, String>>"
@@ -112,13 +108,7 @@ pub async fn of_workspace(
     )
     .fetch_all(db)
     .await?;
-    let servers = rows.into_iter().map(|row| Server {
-        id: row.mcp_server_id,
-        address: address(row.command, row.url),
-        secret_refs: row.secret_refs.0,
-        trusted: row.trusted,
-    });
-    Ok(servers.collect())
+    Ok(rows.into_iter().map(Into::into).collect())
 }
 
 /// Whether a tenant has any.
@@ -151,10 +141,23 @@ pub async fn delete(
     Ok(deleted.rows_affected() > 0)
 }
 
-/// A constraint of the table keeps one of them there.
-fn address(command: Option<String>, url: Option<String>) -> Address {
-    match (command, url) {
-        (Some(command), _) => Address::Command(command),
-        (None, url) => Address::Url(url.unwrap_or_default()),
+/// A server as it is stored.
+struct Row {
+    mcp_server_id: String,
+    command: Option<String>,
+    url: Option<String>,
+    trusted: bool,
+    secret_refs: Json<BTreeMap<String, String>>,
+}
+
+impl From<Row> for Server {
+    fn from(row: Row) -> Server {
+        // A constraint of the table keeps one of them there.
+        let address = match (row.command, row.url) {
+            (Some(command), _) => Address::Command(command),
+            (None, url) => Address::Url(url.unwrap_or_default()),
+        };
+        let (secret_refs, trusted) = (row.secret_refs.0, row.trusted);
+        Server { id: row.mcp_server_id, address, secret_refs, trusted }
     }
 }
