@@ -38,7 +38,7 @@ pub struct Config {
     #[arg(long, env, default_value = "A")]
     pub sandbox_minimum_tier: Tier,
 
-    /// Directory of the host that sandboxes may read, at the same path. Repeat it, or separate with commas. Without sockets in it: whoever sees one can talk to its owner.
+    /// Directory of the host that sandboxes may read, at the same path. Repeat it, or separate with commas. The user that commands run as must be able to reach it, and there must be no sockets in it: whoever sees one can talk to its owner.
     #[arg(long, env, value_delimiter = ',')]
     pub sandbox_read_only: Vec<PathBuf>,
 

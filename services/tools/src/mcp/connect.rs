@@ -1,13 +1,16 @@
 //! From the configuration of a server to a conversation with it.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{error::Error, path::PathBuf, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use rmcp::{
-    RoleClient,
+    RoleClient, ServiceError,
     model::{PaginatedRequestParams, ProtocolVersion, SubscriptionFilter, Tool},
-    service::{ClientLifecycleMode, ClientServiceExt as _, Peer, RunningService, Subscription},
-    transport::Transport,
+    service::{
+        ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, RunningService,
+        Subscription,
+    },
+    transport::{Transport, streamable_http_client::StreamableHttpError},
 };
 use sandbox::{Profile, Report, Sandbox, Tier};
 use secrecy::ExposeSecret as _;
@@ -203,18 +206,35 @@ impl Common {
     }
 
     /// The same for an error and its causes.
-    pub async fn explain(&self, error: &(dyn std::error::Error + Sync)) -> String {
-        let mut text = error.to_string();
-        let mut source = error.source();
-        while let Some(cause) = source {
-            let cause_text = cause.to_string();
-            if !text.contains(&cause_text) {
-                text.push_str(&format!(": {cause_text}"));
-            }
-            source = cause.source();
-        }
+    pub async fn explain(&self, error: &(dyn Error + Send + Sync + 'static)) -> String {
+        let text = causes(error);
         self.detail(&text).await
     }
+}
+
+/// An error and its causes in one sentence, from where it begins to say something. The library
+/// names its own types first, and knows of some causes without telling.
+fn causes(error: &(dyn Error + 'static)) -> String {
+    match error.downcast_ref() {
+        Some(ClientInitializeError::TransportError { error, .. }) => return causes(&*error.error),
+        Some(ClientInitializeError::LegacyFallbackFailed { fallback, .. }) => {
+            return causes(&**fallback);
+        }
+        _ => (),
+    }
+    if let Some(ServiceError::TransportSend(error)) = error.downcast_ref() {
+        return causes(&*error.error);
+    }
+    if let Some(StreamableHttpError::<reqwest::Error>::Client(error)) = error.downcast_ref() {
+        return causes(error);
+    }
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
 }
 
 #[cfg(test)]

@@ -262,9 +262,14 @@ impl Keeper {
     /// Puts the tools that the server has by now in the place of those that it had.
     async fn show(&self, connection: &Connection) -> Result<(), String> {
         let listed = connection.list().await?;
-        let taken = |name: &str| self.around.built_in.is_built_in(name);
+        let (around, server) = (self.around.clone(), self.server.clone());
+        // Making sense of what a server says takes as long as the server wants, within bounds.
+        let described = tokio::task::spawn_blocking(move || {
+            let taken = |name: &str| around.built_in.is_built_in(name);
+            describe::tools(&server.id, server.trusted, listed, taken)
+        });
         let (described, left_out) =
-            describe::tools(&self.server.id, self.server.trusted, listed, taken);
+            described.await.map_err(|_| "its tools cannot be described".to_owned())?;
         let (peer, common) = (connection.running.peer(), &connection.common);
         let entries = described
             .into_iter()

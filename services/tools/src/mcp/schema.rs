@@ -12,7 +12,7 @@ const LARGEST: usize = 64 * 1024;
 const DEEPEST: usize = 32;
 
 /// How many schemas there are when every reference is replaced by what it refers to.
-const MOST: usize = 5_000;
+const MOST: usize = 2_000;
 
 /// How large a compiled regular expression may be, in bytes.
 const LARGEST_PATTERN: usize = 256 * 1024;

@@ -197,12 +197,14 @@ async fn a_server_s_tools_are_called_like_any_other(db: PgPool) {
     assert_eq!(server.calls.load(Ordering::SeqCst), before);
 
     // What is too much for the log is kept beside it.
-    let much = world.execute(world.free(&id, "srv_much", json!({}))).await.unwrap();
+    let call = world.free(&id, "srv_much", json!({}));
+    let much = world.execute(call.clone()).await.unwrap();
     let metadata = much.outcome.metadata.as_ref().unwrap();
     assert!(metadata.truncated && metadata.output_bytes == 200_000);
     let path = metadata.output_path.clone();
-    let read = world.tool(&id, "read", json!({ "path": path })).await;
-    assert_eq!(read.data()["size_bytes"], 200_000);
+    let session_id = call.session_id;
+    let read = Call { session_id, ..world.free(&id, "read", json!({ "path": path })) };
+    assert_eq!(world.execute(read).await.unwrap().data()["size_bytes"], 200_000);
 
     let unknown = world.execute(world.free(&id, "srv_nothing", json!({}))).await.unwrap();
     assert_eq!(unknown.error(), ("unknown_tool", "there is no tool named \"srv_nothing\""));
@@ -248,7 +250,7 @@ async fn a_secret_reaches_the_server_and_nobody_else(db: PgPool) {
     let id = WorkspaceId::new().to_string();
 
     let who = world.execute(world.free(&id, "srv_who", json!({}))).await.unwrap();
-    assert_eq!(who.data()["content"], "Some(Sensitive) [redacted]");
+    assert_eq!(who.data()["content"], "Some(\"[redacted]\") [redacted]");
     assert!(!format!("{:?}", who.facts).contains("abcdefgh12345678"));
 
     let none = world.execute(world.free(&id, "none_who", json!({}))).await.unwrap();

@@ -1,6 +1,12 @@
 //! MCP servers that are programs in the sandbox: well-behaved, hostile and real.
 
-use std::{env, fs, path::PathBuf, process::Stdio, time::Duration};
+use std::{
+    env, fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
 
 use proto::tools::v1::{McpServer, mcp_server::Transport};
 use serde_json::json;
@@ -32,7 +38,7 @@ while IFS= read -r line; do
         case $line in
         *'"name":"pwd"'*) say "$id" "$PWD $SECRET" ;;
         *'"name":"grow"'*)
-            echo '{"name":"grown","inputSchema":{"type":"object"}},' | cat - tools > more && mv more tools
+            printf '{"name":"grown","inputSchema":{"type":"object"}},%s' "$(<tools)" > more && mv more tools
             echo '{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}'
             say "$id" ok ;;
         *'"name":"sample"'*)
@@ -198,15 +204,20 @@ fn everything() -> PathBuf {
     folder
 }
 
-fn main_file() -> String {
+fn main_file(folder: &Path) -> String {
     let path = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
-    everything().join(path).to_str().unwrap().to_owned()
+    folder.join(path).to_str().unwrap().to_owned()
 }
 
 /// What any way to the server must give.
 async fn uses_everything(world: &World) {
     let id = WorkspaceId::new().to_string();
-    until("it is connected", async || !world.names_of(&id, "every").await.is_empty()).await;
+    until("it is connected", async || {
+        let names = world.names_of(&id, "every").await;
+        println!("{:?}", detail(world).await);
+        !names.is_empty()
+    })
+    .await;
     let names = world.names_of(&id, "every").await;
     for name in ["every_echo", "every_get_sum", "every_get_tiny_image"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
@@ -228,9 +239,14 @@ async fn uses_everything(world: &World) {
 
 #[sqlx::test(migrations = false)]
 async fn the_reference_server_is_used_in_the_sandbox(db: PgPool) {
-    let folder = everything();
+    // Commands are somebody else, who may not look into our home.
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let copied = Command::new("cp").arg("-r").arg(everything()).arg(folder.path()).status().await;
+    assert!(copied.unwrap().success());
+    let folder = folder.path().join("mcp-everything");
     let world = World::with(db, &["--sandbox-read-only", folder.to_str().unwrap()]).await;
-    let command = format!("exec node {} stdio", main_file());
+    let command = format!("exec node {} stdio", main_file(&folder));
     world.put_server("", program("every", &command)).await.unwrap();
     uses_everything(&world).await;
     let id = WorkspaceId::new().to_string();
@@ -242,7 +258,7 @@ async fn the_reference_server_is_used_in_the_sandbox(db: PgPool) {
 async fn the_reference_server_is_used_over_http(db: PgPool) {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let _server = Command::new("node")
-        .args([&main_file(), "streamableHttp"])
+        .args([&main_file(&everything()), "streamableHttp"])
         .env("PORT", port.to_string())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
