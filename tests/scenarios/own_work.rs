@@ -1,6 +1,9 @@
 use std::time::Duration;
 
-use proto::session::v1::{Manifest, message::Role, part::Content};
+use proto::{
+    session::v1::{Manifest, message::Role, part::Content},
+    tools::v1::{Permissions, permissions::Mode},
+};
 use serde_json::{Value, json};
 use tests::{Client, Session, World};
 use tokio::time::{Instant, sleep};
@@ -9,6 +12,7 @@ async fn create_session(client: &Client) -> Session {
     let manifest = Manifest {
         prompt: "You do what scripts say.".into(),
         model: "scripted/demo".into(),
+        permissions: Some(Permissions { mode: Mode::Auto.into(), ..Permissions::default() }),
         ..Manifest::default()
     };
     client.put_manifest("worker", manifest).await;
