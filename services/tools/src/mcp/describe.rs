@@ -50,7 +50,7 @@ pub fn tools(
         }
     }
     if total > MOST_TOOLS {
-        left_out.push(format!("{} tools are more than {MOST_TOOLS}", total));
+        left_out.push(format!("{total} tools are more than {MOST_TOOLS}"));
     }
     let names = name::names(server, unique.keys().map(String::as_str), taken);
     let (mut described, mut bytes) = (Vec::new(), 0);

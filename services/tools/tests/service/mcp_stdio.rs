@@ -212,12 +212,7 @@ fn main_file(folder: &Path) -> String {
 /// What any way to the server must give.
 async fn uses_everything(world: &World) {
     let id = WorkspaceId::new().to_string();
-    until("it is connected", async || {
-        let names = world.names_of(&id, "every").await;
-        println!("{:?}", detail(world).await);
-        !names.is_empty()
-    })
-    .await;
+    until("it is connected", async || !world.names_of(&id, "every").await.is_empty()).await;
     let names = world.names_of(&id, "every").await;
     for name in ["every_echo", "every_get_sum", "every_get_tiny_image"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
