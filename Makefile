@@ -31,7 +31,7 @@ down: ## Stop what a `make up` of this clone left running
 	@if [ -x $(BIN)/down ]; then $(BIN)/down; fi
 
 test: build ## Run every test against a private Postgres and Redis
-	@$(INSTALL) postgres redis
+	@$(INSTALL) postgres redis mcp
 	$(BIN)/with-servers -- cargo test --workspace
 
 check: build ## Format, lint, queries, contracts, licences: what a change must pass besides the tests

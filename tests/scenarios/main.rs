@@ -40,6 +40,8 @@ mod contract;
 mod compaction;
 mod compaction_ladder;
 mod memory;
+mod mcp;
+mod own_work;
 mod model_switch;
 mod rewind_past_compaction;
 mod rewind_with_files;

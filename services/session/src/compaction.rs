@@ -148,7 +148,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn tools(&self) -> impl Iterator<Item = &'a ToolUse> + use<'a> {
+    pub fn tools(&self) -> impl Iterator<Item = &'a ToolUse> + use<'a> {
         self.parts.iter().filter_map(|part| match part {
             Part::Tool(tool_use) => Some(tool_use),
             _ => None,

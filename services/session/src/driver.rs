@@ -19,9 +19,13 @@ use std::{
 
 use chassis::{Caller, telemetry};
 use jiff_sqlx::Timestamp as Time;
-use proto::{event::v1::Usage, session::v1::TurnView, tools::v1::Permissions};
+use proto::{
+    event::v1::Usage,
+    session::v1::TurnView,
+    tools::v1::{Permissions, Tool},
+};
 use tokio::{
-    sync::mpsc,
+    sync::{OnceCell, mpsc},
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
@@ -131,6 +135,8 @@ struct Driver {
     model: String,
     headless: bool,
     surroundings: Arc<Surroundings>,
+    /// The tools there are. What changes with them is for the next turn.
+    tools: OnceCell<Arc<Vec<Tool>>>,
     memories: Vec<memory::Line>,
     /// The day the turn was submitted on.
     day: String,
@@ -199,6 +205,7 @@ impl Driver {
             workspace_id: context.workspace_id,
             permissions: people::permissions(&agent, &context.rules),
             surroundings,
+            tools: OnceCell::new(),
             memories: context.memories.clone(),
             day,
             ladder: Arc::default(),

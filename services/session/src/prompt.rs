@@ -57,7 +57,7 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
     let sections = [
         ("manifest", manifest(agent)),
         ("project_instructions", project_instructions(around.surroundings)),
-        ("skills", skills(around.surroundings)),
+        ("skills", skills(around.surroundings, around.offer)),
         ("memory", memory(around.memories, around.offer)),
         ("environment", Some(environment(agent, around))),
     ];
@@ -93,7 +93,7 @@ fn project_instructions(surroundings: &Surroundings) -> Option<String> {
     Some(format!("# Project instructions (AGENTS.md)\n\n{}", text.trim_end()))
 }
 
-fn skills(surroundings: &Surroundings) -> Option<String> {
+fn skills(surroundings: &Surroundings, offer: &Offer) -> Option<String> {
     if surroundings.skills.is_empty() {
         return None;
     }
@@ -102,7 +102,11 @@ fn skills(surroundings: &Surroundings) -> Option<String> {
         .iter()
         .map(|skill| format!("- {} ({}): {}", skill.name, skill.path, skill.description));
     let lines: Vec<_> = lines.collect();
-    let head = "# Skills\n\nRead the file of a skill before you do what it is for.";
+    let how = match offer.has("skill") {
+        true => "Load a skill with the tool `skill`",
+        false => "Read the file of a skill",
+    };
+    let head = format!("# Skills\n\n{how} before you do what it is for.");
     Some(format!("{head}\n\n{}", lines.join("\n")))
 }
 
@@ -328,7 +332,7 @@ mod tests {
     fn offer(name: &str) -> Offer {
         let (name, description) = (name.to_owned(), "Does it".to_owned());
         let tool = Tool { name, description, input_schema_json: "{}".into(), ..Tool::default() };
-        Offer::new(&[tool], &[])
+        Offer::new(&[tool], &[], &[])
     }
 
     fn surroundings() -> Surroundings {

@@ -1,5 +1,7 @@
 mod files;
+mod mcp_servers;
 mod outputs;
+mod policies;
 mod workspaces;
 
 use std::{sync::Arc, time::Duration};
@@ -12,7 +14,7 @@ use proto::{
         file_service_server::FileServiceServer,
         outcome::Result as PbResult,
         output_service_server::OutputServiceServer,
-        policy_service_server::{PolicyService, PolicyServiceServer},
+        policy_service_server::PolicyServiceServer,
         process_service_server::{ProcessService, ProcessServiceServer},
         tool_service_server::{ToolService, ToolServiceServer},
         workspace_service_server::WorkspaceServiceServer,
@@ -41,6 +43,10 @@ const LARGEST_INPUT: usize = 1024 * 1024;
 const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
 const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
+
+/// A page that would be larger ends earlier: what servers say may be much, and messages have an
+/// end.
+const LARGEST_LIST: usize = 1024 * 1024;
 const LONGEST_ID: usize = 100;
 const MOST_RULES: usize = 1_000;
 const MOST_IN_SCOPE: usize = 200;
@@ -49,19 +55,19 @@ pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Rout
     let files = Files { workspaces: executor.workspaces.clone() };
     let workspaces = workspaces::Api { executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
+    let policies = policies::Api { db: db.clone(), servers: executor.servers.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(workspaces), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
-        .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
+        .add_service(chassis::service!(PolicyServiceServer::new(policies), args))
 }
 
 /// In the contract and not in this version: every call says so.
 struct Later;
 
 impl ProcessService for Later {}
-impl PolicyService for Later {}
 
 struct Api {
     db: PgPool,
@@ -74,19 +80,38 @@ impl ToolService for Api {
         &self,
         request: Request<pb::ListToolsRequest>,
     ) -> Result<Response<pb::ListToolsResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let size = page_size(request.page_size)?;
         let after = request.page_token.as_str();
-        if !after.is_empty() && self.executor.catalog.get(after).is_none() {
+        let per_workspace = self.executor.servers.has_any(&tenant).await?;
+        let catalog = match request.workspace_id.as_str() {
+            "" => self.executor.catalog.clone(),
+            id => {
+                let id = parse("workspace_id", id)?;
+                match per_workspace {
+                    true => self.executor.catalog_of(&tenant, id).await?,
+                    false => self.executor.catalog.clone(),
+                }
+            }
+        };
+        // Of tools that come and go, a cursor need not name one that is still there.
+        if !after.is_empty() && catalog.get(after).is_none() && !per_workspace {
             return Err(Error::InvalidCursor.into());
         }
-        let mut rest = self.executor.catalog.after(after);
-        let tools: Vec<pb::Tool> = rest.by_ref().take(size).map(Into::into).collect();
-        let next_page_token = match (rest.next(), tools.last()) {
-            (Some(_), Some(last)) => last.name.clone(),
-            _ => String::new(),
+        let mut rest = catalog.after(after);
+        let (mut tools, mut bytes) = (Vec::<pb::Tool>::new(), 0);
+        let next_page_token = loop {
+            let Some(tool) = rest.next().map(pb::Tool::from) else { break String::new() };
+            bytes += tool.description.len() + tool.input_schema_json.len();
+            match tools.last() {
+                Some(last) if tools.len() == size || bytes > LARGEST_LIST => {
+                    break last.name.clone();
+                }
+                _ => tools.push(tool),
+            }
         };
-        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token }))
+        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token, per_workspace }))
     }
 
     async fn evaluate(
@@ -95,7 +120,8 @@ impl ToolService for Api {
     ) -> Result<Response<pb::EvaluateResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
         let call = decode(tenant, request.into_inner().call)?;
-        let evaluation = evaluate(&self.executor.catalog, &call);
+        let catalog = self.executor.catalog_for(&call).await?;
+        let evaluation = evaluate(&catalog, &call);
         let evaluation = facts::permission_evaluated(&call, &evaluation);
         let fact = facts::about(&call, Payload::PermissionEvaluated(evaluation.clone()));
         Ok(Response::new(pb::EvaluateResponse {
@@ -207,13 +233,13 @@ impl From<&Entry> for pb::Tool {
     fn from(entry: &Entry) -> pb::Tool {
         let about = &entry.about;
         pb::Tool {
-            name: about.name.into(),
-            description: about.description.into(),
+            name: about.name.to_string(),
+            description: about.description.to_string(),
             input_schema_json: about.input_schema.to_string(),
             read_only: about.effect == Effect::Reads,
             destructive: about.effect == Effect::Destroys,
             host: if entry.tool.is_some() { "tools" } else { "session" }.into(),
-            mcp_server_id: String::new(),
+            mcp_server_id: entry.place.server().unwrap_or_default().into(),
         }
     }
 }

@@ -45,14 +45,15 @@ struct Input {
 impl Tool for Bash {
     fn about(&self) -> About {
         About {
-            name: "bash",
+            name: "bash".into(),
             description: "Runs a command with `bash -c` in the workspace and returns what it \
                 printed (standard output and error in order) and its exit code. There is no \
                 network, except that hosts which were granted to you are reached over HTTP and \
                 HTTPS by programs that use the proxy in HTTP_PROXY and HTTPS_PROXY, as most do \
                 by themselves. Only the workspace is kept between calls; /tmp is empty each \
                 time. Processes that are left running end with the command. Of long output the \
-                beginning and the end are returned.",
+                beginning and the end are returned."
+                .into(),
             input_schema: json!({
                 "$schema": "https://json-schema.org/draft/2020-12/schema",
                 "type": "object",

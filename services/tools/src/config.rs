@@ -63,6 +63,22 @@ pub struct Config {
     #[arg(long, env, default_value = "A")]
     pub sandbox_minimum_tier: Tier,
 
+    /// Directory of the host that sandboxes may read, at the same path. Repeat it, or separate with commas. The user that commands run as must be able to reach it, and there must be no sockets in it: whoever sees one can talk to its owner.
+    #[arg(long, env, value_delimiter = ',')]
+    pub sandbox_read_only: Vec<PathBuf>,
+
+    /// Directory with the secrets that tenants refer to by name: one directory per tenant, one file per secret.
+    #[arg(long, env)]
+    pub secrets_dir: Option<PathBuf>,
+
+    /// How many MCP servers may be connected at once; one tenant may have half of them.
+    #[arg(long, env, default_value_t = 64)]
+    pub mcp_connections: usize,
+
+    /// Seconds that an MCP server stays connected when nobody uses it.
+    #[arg(long, env, default_value = "300", value_parser = chassis::seconds)]
+    pub mcp_idle: Duration,
+
     /// How many tools may run at once before further calls are refused.
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
@@ -84,6 +100,18 @@ pub struct Config {
 }
 
 impl Config {
+    /// The directories that sandboxes may read, as their real paths.
+    pub fn sandbox_read_only(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let real = |path: &PathBuf| {
+            let path = path
+                .canonicalize()
+                .with_context(|| format!("cannot find SANDBOX_READ_ONLY {}", path.display()))?;
+            anyhow::ensure!(path.is_dir(), "SANDBOX_READ_ONLY {} is no directory", path.display());
+            Ok(path)
+        };
+        self.sandbox_read_only.iter().map(real).collect()
+    }
+
     pub fn sandbox_init(&self) -> anyhow::Result<PathBuf> {
         match &self.sandbox_init {
             Some(path) => Ok(path.clone()),

@@ -70,6 +70,9 @@ pub enum Error {
     #[error("there is no output {0}, or it has expired")]
     OutputNotFound(OutputRef),
 
+    #[error("there is no rule, hook or MCP server {0:?} here")]
+    PolicyNotFound(String),
+
     #[error("file system failed")]
     Files(#[from] io::Error),
 
@@ -142,6 +145,7 @@ impl From<Error> for Status {
             Error::OutputNotFound(id) => {
                 (Reason::OutputNotFound, vec![("output_ref", id.to_string())])
             }
+            Error::PolicyNotFound(id) => (Reason::PolicyNotFound, vec![("id", id.clone())]),
             Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };

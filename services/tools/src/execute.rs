@@ -1,9 +1,11 @@
 use std::{
     panic::AssertUnwindSafe,
+    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use chassis::Tenant;
 use futures::FutureExt as _;
 use proto::event::v1::{Payload, SandboxViolation};
 use sandbox::{Profile, Report, Sandbox, Tier};
@@ -15,12 +17,13 @@ use tokio::{
 use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
-    call::Call,
+    call::{Call, WorkspaceId},
     catalog::{Catalog, Effect, Run},
     egress::Gateway,
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
+    mcp::Servers,
     outcome::{Failure, Kind, Outcome},
     outputs::Outputs,
     redact::Redactor,
@@ -46,8 +49,13 @@ pub struct Terms {
 
 /// Runs calls.
 pub struct Executor {
-    pub catalog: Catalog,
+    /// Our own tools.
+    pub catalog: Arc<Catalog>,
+    pub servers: Arc<Servers>,
     pub sandbox: Sandbox,
+
+    /// Directories of the host that sandboxes may read.
+    pub read_only: Vec<PathBuf>,
 
     /// What the machine can give, found out once at the start.
     pub machine: Report,
@@ -60,6 +68,21 @@ pub struct Executor {
 }
 
 impl Executor {
+    /// The tools of a workspace.
+    pub async fn catalog_of(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Arc<Catalog>> {
+        Ok(Arc::new(self.servers.catalog(tenant, id).await?))
+    }
+
+    /// A catalogue with the tool that is called in it, if there is such a tool. Nobody but MCP
+    /// servers is asked, and those only about what is not ours.
+    pub async fn catalog_for(&self, call: &Call) -> Result<Arc<Catalog>> {
+        if self.catalog.is_built_in(&call.tool) {
+            return Ok(self.catalog.clone());
+        }
+        let found = self.servers.catalog_for(&call.tenant, call.workspace_id, &call.tool);
+        Ok(Arc::new(found.await?))
+    }
+
     /// Whether a call can be run here and now.
     pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
         let (tier, minimum_tier) = (self.machine.tier(), self.minimum_tier);
@@ -114,7 +137,15 @@ impl Executor {
     async fn decide_and_run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
         // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
         // a refusal is news: the call came unasked, or something changed since.
-        let evaluation = evaluate(&self.catalog, call);
+        let catalog = match self.catalog_for(call).await {
+            Ok(catalog) => catalog,
+            Err(error) => {
+                error!(%error, "the tools of workspace {} cannot be found", call.workspace_id);
+                let text = "the tool cannot be looked up; this is our fault, and nothing was done";
+                return Failure::new(Kind::Failed, text).into();
+            }
+        };
+        let evaluation = evaluate(&catalog, call);
         let evaluated = facts::permission_evaluated(call, &evaluation);
         let permit = match evaluation.settle(terms.approved) {
             Ok(permit) => permit,
@@ -131,7 +162,8 @@ impl Executor {
             Ok(entered) => entered,
             Err(error) => return shut(call, &error).into(),
         };
-        let profile = Profile::at_least(self.minimum_tier);
+        let mut profile = Profile::at_least(self.minimum_tier);
+        profile.read_only = self.read_only.clone();
         let run = Run {
             sandbox: &self.sandbox,
             profile: &profile,
@@ -203,19 +235,32 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::{egress::Addresses, workspaces::Limits};
+    use crate::{egress::Addresses, mcp::Connector, secrets::Secrets, workspaces::Limits};
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { bytes: 0, files: 0 };
         let workspaces = Workspaces::new(db.clone(), folder.path().into(), limits, 1, None);
-        let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
-        Executor {
-            outputs: Arc::new(outputs),
-            gateway: Gateway::new(Addresses::default(), 0).unwrap(),
+        let outputs = Outputs::open(db.clone(), folder.path(), 0, Duration::ZERO).unwrap();
+        let gateway = Gateway::new(Addresses::default(), 0).unwrap();
+        let connector = Connector {
+            sandbox: Sandbox::new("sandbox-init"),
+            minimum_tier,
+            read_only: vec![],
+            workspaces: PathBuf::new(),
+            secrets: Secrets::default(),
             redactor: Redactor::default(),
-            catalog: Catalog::built_in(None).unwrap(),
+            outward: gateway.outward().clone(),
+        };
+        let servers = Servers::new(db, connector, Catalog::default(), Duration::ZERO, 1);
+        Executor {
+            servers: Arc::new(servers),
+            read_only: vec![],
+            outputs: Arc::new(outputs),
+            gateway,
+            redactor: Redactor::default(),
+            catalog: Arc::new(Catalog::built_in(None).unwrap()),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,

@@ -31,6 +31,8 @@ mod web_search;
 mod search;
 mod blocking;
 mod hosted;
+mod mcp;
+mod secrets;
 mod progress;
 mod output;
 mod redact;

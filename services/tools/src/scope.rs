@@ -33,7 +33,7 @@ pub fn check(
             // A command may touch any path, and nobody can tell which.
             if !permissions.paths.is_empty() && !permissions.paths.iter().any(|path| is_all(path)) {
                 let reason = format!("{} may touch any path, this agent only some", about.name);
-                return outside(about.name, reason);
+                return outside(&about.name, reason);
             }
             let commands = Patterns::new(&permissions.commands);
             match line.parts.iter().find(|part| !commands.cover(part)) {
@@ -103,8 +103,8 @@ mod tests {
     fn tool(field: &'static str) -> About {
         let of = |name| (name == field).then_some(name);
         About {
-            name: "tool",
-            description: "",
+            name: "tool".into(),
+            description: "".into(),
             input_schema: Value::Null,
             effect: Effect::Changes,
             command: of("command"),

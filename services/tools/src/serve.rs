@@ -14,9 +14,11 @@ use crate::{
     egress::{Addresses, Gateway},
     execute::Executor,
     facts, forward,
+    mcp::{Connector, Servers},
     outputs::Outputs,
     placement::Placement,
     redact::Redactor,
+    secrets::Secrets,
     web_search::WebSearch,
     workspace,
     workspaces::{Limits, Workspaces},
@@ -82,9 +84,25 @@ pub async fn serve(
     let search = config.search.provider()?;
     let search = search.map(|provider| WebSearch::new(provider, config.search.search_per_minute));
 
+    let catalog = Arc::new(Catalog::built_in(search)?);
+    let read_only = config.sandbox_read_only()?;
+    let connector = Connector {
+        sandbox: sandbox.clone(),
+        minimum_tier,
+        read_only: read_only.clone(),
+        workspaces: config.workspaces_dir.clone(),
+        secrets: Secrets { folder: config.secrets_dir.clone() },
+        redactor: redactor.with(&[]),
+        outward: gateway.outward().clone(),
+    };
+    let (idle, most) = (config.mcp_idle, config.mcp_connections);
+    let built_in = catalog.with([], vec![]);
+    let servers = Arc::new(Servers::new(db.clone(), connector, built_in, idle, most));
     let executor = Arc::new(Executor {
-        catalog: Catalog::built_in(search)?,
+        catalog,
+        servers,
         sandbox,
+        read_only,
         machine,
         minimum_tier,
         workspaces: workspaces.clone(),

@@ -1,3 +1,4 @@
+pub mod mcp_servers;
 pub mod outputs;
 pub mod replicas;
 pub mod snapshots;

@@ -34,7 +34,7 @@ impl Subject {
         if let Some(url) = field(about.url) {
             return host(url).map(|host| Subject::Text(host.name));
         }
-        Ok(Subject::Text(about.name.to_owned()))
+        Ok(Subject::Text(about.name.clone().into_owned()))
     }
 
     pub fn parts(&self) -> Option<&[Part]> {

@@ -17,7 +17,7 @@ use crate::{
     message::{MessageStatus, Metadata},
     store::turns::Claim,
     time,
-    turn::{Effect, Ending, Input, Step},
+    turn::{Decision, Effect, Ending, Input, Step},
     view,
 };
 
@@ -114,6 +114,16 @@ impl Driver {
             }
             Effect::Evaluate(id) => {
                 if let Some(call) = self.call(id) {
+                    if let Some(reason) = self.soon(self.not_offered(&call.tool)).await {
+                        let decision = Decision::Deny { reason };
+                        let (facts, input_json) = (vec![], call.input_json);
+                        let refused = Input::Evaluated { id, decision, facts, input_json };
+                        let inputs = inputs.clone();
+                        self.tasks.spawn(async move {
+                            let _ = inputs.send(vec![refused]).await;
+                        });
+                        return Ok(());
+                    }
                     let (host, caller) = (self.host.clone(), self.caller.clone());
                     let ask = people::Ask::new(&self.host, self.headless);
                     let evaluate = calls::evaluate(host, caller, id, call, ask, inputs.clone());

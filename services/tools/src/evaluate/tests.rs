@@ -144,14 +144,14 @@ fn every_decision_has_a_cause_and_a_reason() {
         allow (default, git log): no rule decides, and bash runs in a sandbox
         denied (mode, > log): "> log" is not known to only read, and the mode is plan
         denied (mode, git log $X): "git log $X" is not known to only read, and the mode is plan
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
+        allow (default, question): no rule decides, and question runs in the session service
+        allow (default, question): no rule decides, and question runs in the session service
+        allow (default, question): no rule decides, and question runs in the session service
         denied (capability, question): this agent does not have the tool question
         denied (rule, question): the rule * "*" of the session denies it
         schema (schema, question): the input does not fit the schema of question: /questions: [] has less than 1 item
-        allow (default, memory_list): no rule decides, and memory_list reaches neither files nor hosts
-        allow (default, memory_delete): no rule decides, and memory_delete reaches neither files nor hosts
+        allow (default, memory_list): no rule decides, and memory_list runs in the session service
+        allow (default, memory_delete): no rule decides, and memory_delete runs in the session service
         denied (mode, memory_delete): memory_delete may change something, and the mode is plan
         unknown_tool (host_policy, bush): there is no tool named "bush"
         schema (schema, bash): the input does not fit the schema of bash: EOF while parsing a value at line 1 column 0

@@ -31,6 +31,9 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
         memory_write of session: read-only false, destructive false
         question of session: read-only false, destructive false
         read of tools: read-only true, destructive false
+        skill of session: read-only true, destructive false
+        todo of session: read-only true, destructive false
+        tool_search of session: read-only true, destructive false
         web_fetch of tools: read-only true, destructive false
         write of tools: read-only false, destructive false
     "#]]

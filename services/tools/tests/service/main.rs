@@ -14,6 +14,8 @@ mod files;
 mod hostile;
 mod hostile_archives;
 mod imports;
+mod mcp;
+mod mcp_stdio;
 mod quota;
 mod races;
 mod relaxed;
