@@ -1,17 +1,19 @@
 mod files;
 mod outputs;
+mod policies;
+mod turn_hooks;
 
 use std::{sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use proto::{
-    event::v1::{Payload, ToolMetadata},
+    event::v1::ToolMetadata,
     tools::v1 as pb,
     tools::v1::{
         file_service_server::FileServiceServer,
         outcome::Result as PbResult,
         output_service_server::OutputServiceServer,
-        policy_service_server::{PolicyService, PolicyServiceServer},
+        policy_service_server::PolicyServiceServer,
         process_service_server::{ProcessService, ProcessServiceServer},
         tool_service_server::{ToolService, ToolServiceServer},
         workspace_service_server::{WorkspaceService, WorkspaceServiceServer},
@@ -26,16 +28,15 @@ use crate::{
     call::{Call, SessionId},
     catalog::{Effect, Entry},
     error::{Error, Result},
-    evaluate::evaluate,
+    decide::{Decided, Judges, LARGEST_INPUT},
     execute::{Executor, Terms},
-    facts::{self, int32, int64},
+    facts::{int32, int64},
     outcome::Outcome,
     outputs::Kept,
     store,
 };
 
 /// Limits that the contract promises.
-const LARGEST_INPUT: usize = 1024 * 1024;
 const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
 const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
@@ -45,13 +46,14 @@ const MOST_IN_SCOPE: usize = 200;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
+    let policies = policies::Api { executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
-        .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
+        .add_service(chassis::service!(PolicyServiceServer::new(policies), args))
 }
 
 /// In the contract and not in this version: every call says so.
@@ -59,7 +61,6 @@ struct Later;
 
 impl WorkspaceService for Later {}
 impl ProcessService for Later {}
-impl PolicyService for Later {}
 
 struct Api {
     db: PgPool,
@@ -72,6 +73,7 @@ impl ToolService for Api {
         &self,
         request: Request<pb::ListToolsRequest>,
     ) -> Result<Response<pb::ListToolsResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let size = page_size(request.page_size)?;
         let after = request.page_token.as_str();
@@ -84,7 +86,8 @@ impl ToolService for Api {
             (Some(_), Some(last)) => last.name.clone(),
             _ => String::new(),
         };
-        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token }))
+        let hook_events = self.executor.policies.turn_events(&tenant).await?;
+        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token, hook_events }))
     }
 
     async fn evaluate(
@@ -92,15 +95,14 @@ impl ToolService for Api {
         request: Request<pb::EvaluateRequest>,
     ) -> Result<Response<pb::EvaluateResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
-        let call = decode(tenant, request.into_inner().call)?;
-        let evaluation = evaluate(&self.executor.catalog, &call);
-        let evaluation = facts::permission_evaluated(&call, &evaluation);
-        let fact = facts::about(&call, Payload::PermissionEvaluated(evaluation.clone()));
-        Ok(Response::new(pb::EvaluateResponse {
-            evaluation: Some(evaluation),
-            facts: vec![fact],
-            input_json: call.input_json,
-        }))
+        let mut call = decode(tenant, request.into_inner().call)?;
+        let Executor { catalog, hooks, outputs, policies, .. } = &*self.executor;
+        let policy = policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
+        let judges = Judges { catalog, hooks, outputs, policy: &policy };
+        let Decided { evaluation, facts, input_json } = judges.decide(call).await;
+        let evaluation = Some(evaluation);
+        Ok(Response::new(pb::EvaluateResponse { evaluation, facts, input_json }))
     }
 
     async fn execute(
@@ -110,11 +112,22 @@ impl ToolService for Api {
         let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let terms = Terms { patience: patience(request.timeout_ms)?, approved: request.approved };
-        let call = decode(tenant, request.call)?;
+        let mut call = decode(tenant, request.call)?;
+        let policy = self.executor.policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
         let room = self.executor.prepare()?;
         store::admit(&self.db, &call).await?;
-        let answers = self.executor.clone().start(self.db.clone(), room, call, terms);
+        let answers = self.executor.clone().start(self.db.clone(), room, call, policy, terms);
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    async fn run_hooks(
+        &self,
+        request: Request<pb::RunHooksRequest>,
+    ) -> Result<Response<pb::RunHooksResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = turn_hooks::decode(tenant, request.into_inner())?;
+        Ok(Response::new(turn_hooks::run(&self.db, &self.executor, request).await?))
     }
 
     async fn raise_epoch(
@@ -222,6 +235,7 @@ impl From<Outcome> for pb::Outcome {
             duration_ms: int32(outcome.metadata.duration.as_millis() as u64),
             truncated: outcome.metadata.truncated,
             output_bytes: int64(outcome.metadata.output_bytes),
+            hook_context: outcome.metadata.hook_context,
             output_path: outcome.metadata.kept.as_ref().map(Kept::path).unwrap_or_default(),
             output_ref: match &outcome.metadata.kept {
                 Some(kept) => kept.output_ref.to_string(),

@@ -2,6 +2,7 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use sandbox::Tier;
+use secrecy::SecretString;
 
 /// Everything that can be configured; `tools --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
@@ -41,6 +42,14 @@ pub struct Config {
     /// How many tools may run at once before further calls are refused.
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
+
+    /// Hosts that hooks may be at although their addresses are not public: `host`, `*.host` or `host:port`, with commas.
+    #[arg(long, env, value_delimiter = ',')]
+    pub hook_hosts: Vec<String>,
+
+    /// Secret that the keys are made of which calls to hooks are signed with. Unset: they are not signed.
+    #[arg(long, env, hide_env_values = true)]
+    pub hook_secret: Option<SecretString>,
 
     #[command(flatten)]
     pub chassis: chassis::Args,

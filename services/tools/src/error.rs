@@ -46,6 +46,9 @@ pub enum Error {
     #[error("there is no output {0}, or it has expired")]
     OutputNotFound(OutputRef),
 
+    #[error("there is no {0:?} in the project")]
+    PolicyNotFound(String),
+
     #[error("file system failed")]
     Files(#[from] io::Error),
 
@@ -94,6 +97,7 @@ impl From<Error> for Status {
             Error::OutputNotFound(id) => {
                 (Reason::OutputNotFound, vec![("output_ref", id.to_string())])
             }
+            Error::PolicyNotFound(id) => (Reason::PolicyNotFound, vec![("id", id.clone())]),
             Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };

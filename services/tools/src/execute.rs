@@ -16,13 +16,16 @@ use tokio::{
 use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
+    after::after,
     call::Call,
     catalog::{Catalog, Run},
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
+    hooks::Hooks,
     outcome::{Failure, Kind, Outcome},
     outputs::Outputs,
+    policies::{Policies, Policy},
     redact::Redactor,
     store, workspace,
 };
@@ -54,6 +57,8 @@ pub struct Executor {
     pub workspaces: PathBuf,
     pub outputs: Arc<Outputs>,
     pub redactor: Redactor,
+    pub policies: Policies,
+    pub hooks: Hooks,
     pub room: Arc<Semaphore>,
 }
 
@@ -76,6 +81,7 @@ impl Executor {
         db: PgPool,
         room: OwnedSemaphorePermit,
         call: Call,
+        policy: Arc<Policy>,
         terms: Terms,
     ) -> mpsc::Receiver<Answer> {
         let (sender, answers) = mpsc::channel(BACKLOG);
@@ -83,7 +89,7 @@ impl Executor {
             let facts = Facts::new(&call, sender);
             let id = call.tool_call_id;
             tokio::select! {
-                outcome = self.run(&call, terms, &facts) => facts.end(outcome).await,
+                outcome = self.run(&call, &policy, terms, &facts) => facts.end(outcome).await,
                 () = facts.abandoned() => info!(tool_call.id = %id, "call {id} was dropped"),
                 () = superseded(&db, &call) => {
                     info!(tool_call.id = %id, "call {id} lost its session");
@@ -98,9 +104,16 @@ impl Executor {
     }
 
     /// A call always has an outcome, also when the tool panics.
-    async fn run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn run(
+        &self,
+        call: &Call,
+        policy: &Policy,
+        terms: Terms,
+        facts: &Facts<'_>,
+    ) -> Outcome {
         let begun = Instant::now();
-        let finished = AssertUnwindSafe(self.decide_and_run(call, terms, facts)).catch_unwind();
+        let running = self.decide_and_run(call, policy, terms, facts);
+        let finished = AssertUnwindSafe(running).catch_unwind();
         let mut outcome = finished.await.unwrap_or_else(|_| {
             error!(tool_call.id = %call.tool_call_id, "tool {} panicked", call.tool);
             Failure::new(Kind::Failed, "the tool crashed; this is our fault").into()
@@ -109,7 +122,13 @@ impl Executor {
         outcome
     }
 
-    async fn decide_and_run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn decide_and_run(
+        &self,
+        call: &Call,
+        policy: &Policy,
+        terms: Terms,
+        facts: &Facts<'_>,
+    ) -> Outcome {
         // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
         // a refusal is news: the call came unasked, or something changed since.
         let evaluation = evaluate(&self.catalog, call);
@@ -143,7 +162,8 @@ impl Executor {
             patience: terms.patience,
             facts,
         };
-        tool.run(permit.input, run).await
+        let outcome = tool.run(permit.input.clone(), run).await;
+        after(&self.hooks, policy, call, &permit.input, outcome, facts).await
     }
 }
 
@@ -167,14 +187,18 @@ mod tests {
     use tonic::Status;
 
     use super::*;
+    use crate::hooks::Http;
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
+        let policies = Policies::new(db.clone());
         let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
             outputs: Arc::new(outputs),
             redactor: Redactor::default(),
+            policies,
+            hooks: Hooks { http: Http::new(vec![], None).unwrap() },
             catalog: Catalog::built_in().unwrap(),
             sandbox: Sandbox::new("sandbox-init"),
             machine,

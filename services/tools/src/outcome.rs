@@ -22,6 +22,9 @@ pub struct Metadata {
 
     /// Where the rest is, if it was kept.
     pub kept: Option<Kept>,
+
+    /// What hooks had to add, for the model.
+    pub hook_context: String,
 }
 
 /// What went wrong, for the model to read.

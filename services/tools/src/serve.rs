@@ -9,8 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    execute::Executor,
+    hooks::{Hooks, Http, Signer},
+    outputs::Outputs,
+    policies::Policies,
+    redact::Redactor,
+    workspace,
 };
 
 /// Runs the service until `stop`.
@@ -33,6 +39,7 @@ pub async fn serve(
         Some(path) => Redactor::read(path)?,
         None => Redactor::default(),
     };
+    let signer = config.hook_secret.clone().map(Signer::new);
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init);
     let machine = sandbox
@@ -53,6 +60,8 @@ pub async fn serve(
         workspaces: config.workspaces_dir.clone(),
         outputs: outputs.clone(),
         redactor,
+        policies: Policies::new(db.clone()),
+        hooks: Hooks { http: Http::new(config.hook_hosts.clone(), signer)? },
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());

@@ -1,4 +1,5 @@
 pub mod outputs;
+pub mod policies;
 
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};
