@@ -59,6 +59,8 @@ pub struct Host {
     pub prompts: moka::sync::Cache<(Tenant, String), ()>,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
     catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
+    /// What came with the catalogue: the events that somebody has hooks for.
+    hook_events: moka::sync::Cache<Tenant, Arc<Vec<String>>>,
     /// What was made of a catalogue, by the names of the tools in it.
     offers: moka::sync::Cache<(Tenant, Vec<String>), Made>,
     surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
@@ -101,6 +103,10 @@ const ROUTES: Duration = Duration::from_secs(10);
 /// How long an answer may take that is not a stream.
 pub const ANSWER: Duration = Duration::from_secs(10);
 
+/// How long one may take that waits for hooks: twice as long as all hooks of one event together,
+/// and a little more.
+pub const PATIENT_ANSWER: Duration = Duration::from_secs(250);
+
 impl Host {
     pub fn new(
         replica: ReplicaId,
@@ -130,6 +136,11 @@ impl Host {
             prompts: moka::sync::Cache::new(10_000),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
+            // Longer than the catalogue, so that whoever has that has this.
+            hook_events: moka::sync::Cache::builder()
+                .max_capacity(1_000)
+                .time_to_live(2 * ROUTES)
+                .build(),
             offers: moka::sync::Cache::builder().max_capacity(1_000).time_to_idle(ROUTES).build(),
             surroundings: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             routes: Cache::builder().max_capacity(10_000).time_to_live(ROUTES).build(),
@@ -181,10 +192,27 @@ impl Host {
             let (mut client, peer) = self.tools();
             let request = ListToolsRequest { page_size: 500, ..ListToolsRequest::default() };
             let answer = client.list_tools(peer.request_within(ANSWER, caller, request)).await?;
-            Ok::<_, Status>(Arc::new(answer.into_inner().tools))
+            let answer = answer.into_inner();
+            self.hook_events.insert(caller.tenant.clone(), Arc::new(answer.hook_events));
+            Ok::<_, Status>(Arc::new(answer.tools))
         };
         let found = self.catalogue.try_get_with(caller.tenant.clone(), load).await;
         found.map_err(|status| (*status).clone())
+    }
+
+    /// The events that somebody of the tenant has hooks for. It costs nothing beside the catalogue.
+    pub async fn hook_events(&self, caller: &Caller) -> Result<Arc<Vec<String>>, Status> {
+        self.catalogue(caller).await?;
+        let missing = || Status::unavailable("nobody can say whether there are hooks");
+        self.hook_events.get(&caller.tenant).ok_or_else(missing)
+    }
+
+    /// How long to wait for an evaluation: hooks take their time.
+    pub async fn patience(&self, caller: &Caller) -> Duration {
+        match self.hook_events(caller).await {
+            Ok(events) if events.is_empty() => ANSWER,
+            _ => PATIENT_ANSWER,
+        }
     }
 
     /// The tools that an agent may use.

@@ -27,8 +27,8 @@ use self::files::Files;
 use crate::{
     call::{Call, SessionId},
     catalog::{Effect, Entry},
-    error::{Error, Result},
     decide::{Decided, Judges, LARGEST_INPUT},
+    error::{Error, Result},
     execute::{Executor, Terms},
     facts::{int32, int64},
     outcome::Outcome,
@@ -86,7 +86,7 @@ impl ToolService for Api {
             (Some(_), Some(last)) => last.name.clone(),
             _ => String::new(),
         };
-        let hook_events = self.executor.policies.turn_events(&tenant).await?;
+        let hook_events = self.executor.policies.hook_events(&tenant).await?;
         Ok(Response::new(pb::ListToolsResponse { tools, next_page_token, hook_events }))
     }
 

@@ -91,14 +91,13 @@ impl<'a> Judges<'a> {
             };
             let answer = self.hooks.conclude(hook, &occasion, asked, kept, record).await;
             match answer.map(|answer| (answer.decision.clone(), answer)) {
-                Some((Decision::Deny | Decision::Block, answer)) => {
-                    deny(evaluation, hook, &answer)
-                }
+                Some((Decision::Deny | Decision::Block, answer)) => deny(evaluation, hook, &answer),
                 Some((Decision::Allow, _)) => allowed_by = Some(hook.id.clone()),
                 Some((Decision::Rewrite(_), _)) => {
                     if let Some((next, found)) = rewritten {
                         (*call, *evaluation) = (next, found);
-                        evaluation.reason += &format!(" (of the input that the hook {} wrote)", hook.id);
+                        evaluation.reason +=
+                            &format!(" (of the input that the hook {} wrote)", hook.id);
                         allowed_by = None;
                     }
                 }
@@ -109,12 +108,7 @@ impl<'a> Judges<'a> {
     }
 
     /// Asks the hooks of `permission_request` before a person is asked.
-    async fn request(
-        &self,
-        call: &Call,
-        evaluation: &mut Evaluation<'a>,
-        record: &mut Record<'_>,
-    ) {
+    async fn request(&self, call: &Call, evaluation: &mut Evaluation<'a>, record: &mut Record<'_>) {
         let (event, place) = (Event::PermissionRequest, Place::from(call));
         let details = details(call, evaluation);
         let occasion = Occasion { event, place: &place, policy: self.policy, details };

@@ -104,13 +104,7 @@ impl Executor {
     }
 
     /// A call always has an outcome, also when the tool panics.
-    async fn run(
-        &self,
-        call: &Call,
-        policy: &Policy,
-        terms: Terms,
-        facts: &Facts<'_>,
-    ) -> Outcome {
+    async fn run(&self, call: &Call, policy: &Policy, terms: Terms, facts: &Facts<'_>) -> Outcome {
         let begun = Instant::now();
         let running = self.decide_and_run(call, policy, terms, facts);
         let finished = AssertUnwindSafe(running).catch_unwind();

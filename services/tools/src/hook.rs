@@ -254,7 +254,72 @@ mod tests {
                 lines += &format!("    {event}: {found}\n");
             }
         }
-        expect![[""]].assert_eq(&lines);
+        expect![[r#"
+
+                session_start: Answer { decision: Continue, reason: "", context: "" }
+                user_prompt_submit: Answer { decision: Continue, reason: "", context: "" }
+                pre_tool_use: Answer { decision: Continue, reason: "", context: "" }
+                permission_request: Answer { decision: Continue, reason: "", context: "" }
+                post_tool_use: Answer { decision: Continue, reason: "", context: "" }
+                post_tool_failure: Answer { decision: Continue, reason: "", context: "" }
+                stop: Answer { decision: Continue, reason: "", context: "" }
+            {}
+                session_start: Answer { decision: Continue, reason: "", context: "" }
+                user_prompt_submit: Answer { decision: Continue, reason: "", context: "" }
+                pre_tool_use: Answer { decision: Continue, reason: "", context: "" }
+                permission_request: Answer { decision: Continue, reason: "", context: "" }
+                post_tool_use: Answer { decision: Continue, reason: "", context: "" }
+                post_tool_failure: Answer { decision: Continue, reason: "", context: "" }
+                stop: Answer { decision: Continue, reason: "", context: "" }
+            {"decision": "continue", "reason": "fine", "more": 1}
+                session_start: Answer { decision: Continue, reason: "fine", context: "" }
+                user_prompt_submit: Answer { decision: Continue, reason: "fine", context: "" }
+                pre_tool_use: Answer { decision: Continue, reason: "fine", context: "" }
+                permission_request: Answer { decision: Continue, reason: "fine", context: "" }
+                post_tool_use: Answer { decision: Continue, reason: "fine", context: "" }
+                post_tool_failure: Answer { decision: Continue, reason: "fine", context: "" }
+                stop: Answer { decision: Continue, reason: "fine", context: "" }
+            {"decision": "block", "reason": "no"}
+                session_start: Answer { decision: Block, reason: "no", context: "" }
+                user_prompt_submit: Answer { decision: Block, reason: "no", context: "" }
+                pre_tool_use: Answer { decision: Block, reason: "no", context: "" }
+                permission_request: Answer { decision: Block, reason: "no", context: "" }
+                post_tool_use: Answer { decision: Block, reason: "no", context: "" }
+                post_tool_failure: Answer { decision: Block, reason: "no", context: "" }
+                stop: Answer { decision: Block, reason: "no", context: "" }
+            {"decision": "deny"}
+                session_start: session_start does not take the decision "deny"
+                user_prompt_submit: user_prompt_submit does not take the decision "deny"
+                pre_tool_use: Answer { decision: Deny, reason: "", context: "" }
+                permission_request: Answer { decision: Deny, reason: "", context: "" }
+                post_tool_use: post_tool_use does not take the decision "deny"
+                post_tool_failure: post_tool_failure does not take the decision "deny"
+                stop: stop does not take the decision "deny"
+            {"decision": "allow"}
+                session_start: session_start does not take the decision "allow"
+                user_prompt_submit: user_prompt_submit does not take the decision "allow"
+                pre_tool_use: Answer { decision: Allow, reason: "", context: "" }
+                permission_request: Answer { decision: Allow, reason: "", context: "" }
+                post_tool_use: post_tool_use does not take the decision "allow"
+                post_tool_failure: post_tool_failure does not take the decision "allow"
+                stop: stop does not take the decision "allow"
+            {"decision": "rewrite", "updated_input": {"a": 1.0}}
+                session_start: session_start does not take the decision "rewrite"
+                user_prompt_submit: user_prompt_submit does not take the decision "rewrite"
+                pre_tool_use: Answer { decision: Rewrite("{\"a\": 1.0}"), reason: "", context: "" }
+                permission_request: permission_request does not take the decision "rewrite"
+                post_tool_use: post_tool_use does not take the decision "rewrite"
+                post_tool_failure: post_tool_failure does not take the decision "rewrite"
+                stop: stop does not take the decision "rewrite"
+            {"context": "by the way"}
+                session_start: Answer { decision: Continue, reason: "", context: "by the way" }
+                user_prompt_submit: Answer { decision: Continue, reason: "", context: "by the way" }
+                pre_tool_use: pre_tool_use does not take context
+                permission_request: permission_request does not take context
+                post_tool_use: Answer { decision: Continue, reason: "", context: "by the way" }
+                post_tool_failure: Answer { decision: Continue, reason: "", context: "by the way" }
+                stop: stop does not take context
+        "#]].assert_eq(&lines);
     }
 
     #[test]
@@ -279,7 +344,21 @@ mod tests {
             lines += &format!("{answer:?}: {problem}\n");
         }
         assert!(understand(Event::Stop, b"{\"reason\": \"\xff\"}").is_err());
-        expect![[""]].assert_eq(&lines);
+        expect![[r#"
+            "no": its answer is no JSON object
+            "[]": its answer is no JSON object
+            "[\"block\"]": its answer is no JSON object
+            "null": its answer is no JSON object
+            "{": its answer cannot be understood: EOF while parsing an object at line 1 column 1
+            "{} {}": its answer cannot be understood: trailing characters at line 1 column 4
+            "{\"decision\": 1}": its answer cannot be understood: invalid type: integer `1`, expected a string at line 1 column 14
+            "{\"decision\": \"BLOCK\"}": there is no decision "BLOCK"
+            "{\"decision\": \"rewrite\"}": it rewrites and gives no updated_input
+            "{\"decision\": \"allow\", \"updated_input\": {}}": it gives an updated_input with the decision "allow"
+            "{\"updated_input\": {}}": it gives an updated_input with the decision "continue"
+            "{\"reason\": [\"a\"]}": its answer cannot be understood: invalid type: sequence, expected a string at line 1 column 11
+            "{\"reason\": \"\u{1}\"}": its answer cannot be understood: control character (\u0000-\u001F) found while parsing a string at line 1 column 13
+        "#]].assert_eq(&lines);
     }
 
     #[test]

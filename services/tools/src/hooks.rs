@@ -172,9 +172,10 @@ impl Hooks {
                 Target::Command(_) => Err("commands cannot be run".to_owned()),
             }
         };
-        let answer = match timeout_at(deadline.min(begun + hook.timeout), answer).await {
+        let until = deadline.min(begun + hook.timeout);
+        let answer = match timeout_at(until, answer).await {
             Ok(answer) => answer,
-            Err(_) => Err(format!("it did not answer within {} ms", begun.elapsed().as_millis())),
+            Err(_) => Err(format!("it did not answer within {} ms", (until - begun).as_millis())),
         };
         Asked { answer, duration: begun.elapsed() }
     }

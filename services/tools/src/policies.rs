@@ -128,9 +128,9 @@ impl Policies {
         }
     }
 
-    /// Of the events that happen to a turn, those that somebody of the tenant wants to hear of.
-    pub async fn turn_events(&self, tenant: &Tenant) -> Result<Vec<String>> {
-        store::policies::turn_events(&self.db, tenant).await
+    /// The events that somebody of the tenant wants to hear of.
+    pub async fn hook_events(&self, tenant: &Tenant) -> Result<Vec<String>> {
+        store::policies::hook_events(&self.db, tenant).await
     }
 
     /// Also after a failure, which may have come after the change.

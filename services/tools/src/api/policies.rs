@@ -1,8 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use proto::tools::v1::{
-    self as pb, Rule, hook::Target as PbTarget, policy_service_server::PolicyService,
-    rule::Action, rule::Source,
+    self as pb, Rule, hook::Target as PbTarget, policy_service_server::PolicyService, rule::Action,
+    rule::Source,
 };
 use tonic::{Request, Response, Status};
 
@@ -115,8 +115,9 @@ impl Api {
     fn check_hook(&self, project: String, hook: Option<pb::Hook>) -> Result<Hook> {
         let hook = hook.ok_or_else(|| invalid("hook", "is missing"))?;
         check_hook_id("hook.hook_id", &hook.hook_id)?;
-        let event = Event::parse(&hook.event)
-            .ok_or_else(|| invalid("hook.event", "is none of the events that the contract lists"))?;
+        let event = Event::parse(&hook.event).ok_or_else(|| {
+            invalid("hook.event", "is none of the events that the contract lists")
+        })?;
         if !hook.tools.is_empty() {
             if !event.is_about_a_tool() {
                 return Err(invalid("hook.tools", format!("{event} is not about a tool")));

@@ -216,10 +216,9 @@ pub async fn delete_hook(
     Ok(deleted.rows_affected() > 0)
 }
 
-/// The events of turns that any project of the tenant has hooks for.
-pub async fn turn_events(db: impl PgExecutor<'_>, tenant: &Tenant) -> Result<Vec<String>> {
-    let names = Event::ALL.into_iter().filter(|event| !event.is_about_a_tool());
-    let names: Vec<String> = names.map(|event| event.name().to_owned()).collect();
+/// The events that any project of the tenant has hooks for.
+pub async fn hook_events(db: impl PgExecutor<'_>, tenant: &Tenant) -> Result<Vec<String>> {
+    let names = Event::ALL.map(|event| event.name().to_owned());
     let events = sqlx::query_scalar!(
         r#"
         select name as "name!" from unnest($2::text[]) as name

@@ -1,0 +1,1159 @@
+//! Hooks as they are asked, in every way that they can answer or not.
+
+use expect_test::{Expect, expect};
+use hmac::{Hmac, Mac as _};
+use proto::{
+    event::v1::{Event, Payload},
+    tools::v1::{
+        Call, Hook, Permissions, Rule, RunHooksRequest, RunHooksResponse,
+        hook::Target,
+        permissions::Mode,
+        rule::{Action, Source},
+    },
+};
+use serde_json::{Value, json};
+use sha2::Sha256;
+use sqlx::PgPool;
+use tonic::Status;
+
+use crate::{
+    receiver::Receiver,
+    world::{World, explain, rule},
+};
+
+const SECRET: &str = "another secret that is long enough";
+
+async fn world(db: PgPool) -> (World, Receiver) {
+    let flags = ["--hook-hosts", "127.0.0.1", "--hook-secret", SECRET];
+    (World::with(db, &flags).await, Receiver::start().await)
+}
+
+fn hook(event: &str, target: Target) -> Hook {
+    Hook { hook_id: "guard".into(), event: event.into(), target: Some(target), ..Hook::default() }
+}
+
+fn url(event: &str, url: String) -> Hook {
+    hook(event, Target::Url(url))
+}
+
+/// What a hook may do, as a URL and as a command.
+fn behaviours(receiver: &Receiver) -> Vec<(&'static str, Target, Target)> {
+    let prints = |answer: &str| format!("cat > /dev/null; echo '{answer}'");
+    let says = |name, answer: &str| {
+        (name, Target::Url(receiver.says(answer)), Target::Command(prints(answer)))
+    };
+    let does = |name, what: &str, command: &str| {
+        (name, Target::Url(receiver.does(what)), Target::Command(command.into()))
+    };
+    vec![
+        does("nothing", "nothing", "true"),
+        says("continue", r#"{"decision": "continue"}"#),
+        says("allow", r#"{"decision": "allow", "reason": "known"}"#),
+        says("deny", r#"{"decision": "deny", "reason": "not here"}"#),
+        says("block", r#"{"decision": "block", "reason": "not now"}"#),
+        says("rewrite", r#"{"decision": "rewrite", "updated_input": {"command": "pwd"}}"#),
+        says("a wrong rewrite", r#"{"decision": "rewrite", "updated_input": {"command": 1}}"#),
+        says("context", r#"{"context": "mind the gap"}"#),
+        says("garbage", "well"),
+        does("failure", "fails", "echo oops >&2; exit 1"),
+        does("flood", "floods", "head -c 2000000 /dev/zero"),
+        does("timeout", "sleeps", "sleep 30"),
+        does("redirect or exit 2", "redirects", "echo no way >&2; exit 2"),
+    ]
+}
+
+impl World {
+    async fn run_hooks(&self, request: RunHooksRequest) -> Result<RunHooksResponse, Status> {
+        let request = self.peer.request(&self.caller, request);
+        Ok(self.client.clone().run_hooks(request).await?.into_inner())
+    }
+
+    fn happened(&self, event: &str) -> RunHooksRequest {
+        let call = self.bash("true");
+        RunHooksRequest {
+            session_id: call.session_id,
+            epoch: 1,
+            turn_id: call.turn_id,
+            workspace_id: call.workspace_id,
+            event: event.into(),
+            text: "hello".into(),
+            stops: 0,
+        }
+    }
+
+    /// Lets an event happen and says what came of it, in one line.
+    async fn happens(&self, event: &str, workspace_id: &str) -> String {
+        match event {
+            "pre_tool_use" | "permission_request" => {
+                let action = if event == "pre_tool_use" { Action::Allow } else { Action::Ask };
+                let call = governed(self.bash("ls"), vec![rule("bash", "*", action)]);
+                let answer = self.evaluate(call.clone()).await.unwrap();
+                let found = answer.evaluation.unwrap();
+                let changed = match answer.input_json == call.input_json {
+                    true => String::new(),
+                    false => format!(" {}", answer.input_json),
+                };
+                let facts = answer.facts.iter().map(told).collect::<String>();
+                format!("{facts}{} {}{changed}: {}", found.decision, found.cause, found.reason)
+            }
+            "post_tool_use" | "post_tool_failure" => {
+                let path = if event == "post_tool_use" { "note" } else { "missing" };
+                let ended = self.tool(workspace_id, "read", json!({ "path": path })).await;
+                let facts = ended.facts.iter().map(told).collect::<String>();
+                let result = match ended.outcome.error_kind.as_str() {
+                    "" => "result".to_owned(),
+                    kind => format!("{kind} {}", ended.error().1),
+                };
+                format!("{facts}{result}{}", context(&ended.outcome.metadata.unwrap().hook_context))
+            }
+            event => {
+                let answer = self.run_hooks(self.happened(event)).await.unwrap();
+                let facts = answer.facts.iter().map(told).collect::<String>();
+                let verdict = match answer.blocked {
+                    true => format!("blocked: {}", answer.reason),
+                    false => "goes on".to_owned(),
+                };
+                format!("{facts}{verdict}{}", context(&answer.context))
+            }
+        }
+    }
+
+    /// Everything that hooks of an event can do, and what comes of it.
+    async fn table(&self, receiver: &Receiver, event: &str, expected: Expect) {
+        let mut lines = String::new();
+        let workspace_id = self.workspace("echo one > note").await;
+        for (name, http, command) in behaviours(receiver) {
+            for (kind, target) in [("http", http), ("command", command)] {
+                for fail_open in [false, true] {
+                    let timeout_ms = if name == "timeout" { 300 } else { 20_000 };
+                    let hook = Hook { fail_open, timeout_ms, ..hook(event, target.clone()) };
+                    self.put_hook("", hook).await.unwrap();
+                    let came = self.happens(event, &workspace_id).await;
+                    let mode = if fail_open { "open" } else { "closed" };
+                    lines += &format!("{name}, {kind}, {mode}\n    {came}\n");
+                }
+            }
+        }
+        self.delete_hook("", "guard").await.unwrap();
+        expected.assert_eq(&lines);
+    }
+}
+
+fn governed(call: Call, rules: Vec<Rule>) -> Call {
+    Call { permissions: Some(Permissions { rules, ..Permissions::default() }), ..call }
+}
+
+fn context(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!(" [{text}]") }
+}
+
+/// A fact about a hook, in a few words.
+fn told(fact: &Event) -> String {
+    assert!(fact.session_id.starts_with("ses_") && fact.turn_id == "turn_1", "{fact:?}");
+    match &fact.payload {
+        Some(Payload::HookStarted(hook)) => format!("{} asked, ", hook.hook_id),
+        Some(Payload::HookCompleted(hook)) => {
+            assert_eq!(hook.outcome == "rewrite", fact.refs.contains_key("updatedInputRef"));
+            format!("says {} {:?}; ", hook.outcome, hook.reason)
+        }
+        Some(Payload::HookFailed(hook)) => format!("failed {}, {}; ", hook.fail_mode, hook.error),
+        _ => String::new(),
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn before_a_tool_hooks_allow_deny_and_rewrite(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "pre_tool_use", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        nothing, http, open
+            guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        continue, http, closed
+            guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        continue, http, open
+            guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        allow, http, closed
+            guard asked, says allow "known"; allow rule: the rule bash "*" of the manifest allows it
+        allow, http, open
+            guard asked, says allow "known"; allow rule: the rule bash "*" of the manifest allows it
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        deny, http, closed
+            guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        deny, http, open
+            guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        block, http, closed
+            guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        rewrite, http, closed
+            guard asked, says rewrite ""; allow rule {"command": "pwd"}: the rule bash "*" of the manifest allows it (of the input that the hook guard wrote)
+        rewrite, http, open
+            guard asked, says rewrite ""; allow rule {"command": "pwd"}: the rule bash "*" of the manifest allows it (of the input that the hook guard wrote)
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        a wrong rewrite, http, closed
+            guard asked, failed closed, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"; deny hook: the hook guard blocks it: it failed, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"
+        a wrong rewrite, http, open
+            guard asked, failed open, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"; allow rule: the rule bash "*" of the manifest allows it
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        context, http, closed
+            guard asked, failed closed, pre_tool_use does not take context; deny hook: the hook guard blocks it: it failed, pre_tool_use does not take context
+        context, http, open
+            guard asked, failed open, pre_tool_use does not take context; allow rule: the rule bash "*" of the manifest allows it
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; deny hook: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; allow rule: the rule bash "*" of the manifest allows it
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; deny hook: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; allow rule: the rule bash "*" of the manifest allows it
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; deny hook: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; allow rule: the rule bash "*" of the manifest allows it
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; deny hook: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; allow rule: the rule bash "*" of the manifest allows it
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; deny hook: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; allow rule: the rule bash "*" of the manifest allows it
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; allow rule: the rule bash "*" of the manifest allows it
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn hooks_answer_in_the_place_of_a_person(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "permission_request", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        nothing, http, open
+            guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        continue, http, closed
+            guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        continue, http, open
+            guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        allow, http, closed
+            guard asked, says allow "known"; allow hook: the rule bash "*" of the manifest asks a person, and the hook guard allows it
+        allow, http, open
+            guard asked, says allow "known"; allow hook: the rule bash "*" of the manifest asks a person, and the hook guard allows it
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        deny, http, closed
+            guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        deny, http, open
+            guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        block, http, closed
+            guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        rewrite, http, closed
+            guard asked, failed closed, permission_request does not take the decision "rewrite"; deny hook: the hook guard blocks it: it failed, permission_request does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, permission_request does not take the decision "rewrite"; ask rule: the rule bash "*" of the manifest asks a person
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        a wrong rewrite, http, closed
+            guard asked, failed closed, permission_request does not take the decision "rewrite"; deny hook: the hook guard blocks it: it failed, permission_request does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, permission_request does not take the decision "rewrite"; ask rule: the rule bash "*" of the manifest asks a person
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        context, http, closed
+            guard asked, failed closed, permission_request does not take context; deny hook: the hook guard blocks it: it failed, permission_request does not take context
+        context, http, open
+            guard asked, failed open, permission_request does not take context; ask rule: the rule bash "*" of the manifest asks a person
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; deny hook: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; ask rule: the rule bash "*" of the manifest asks a person
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; deny hook: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; ask rule: the rule bash "*" of the manifest asks a person
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; deny hook: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; ask rule: the rule bash "*" of the manifest asks a person
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; deny hook: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; ask rule: the rule bash "*" of the manifest asks a person
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; deny hook: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; ask rule: the rule bash "*" of the manifest asks a person
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; deny hook: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; ask rule: the rule bash "*" of the manifest asks a person
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn after_a_tool_hooks_add_to_its_result_or_withhold_it(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "post_tool_use", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; result
+        nothing, http, open
+            guard asked, says continue ""; result
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; result
+        continue, http, closed
+            guard asked, says continue ""; result
+        continue, http, open
+            guard asked, says continue ""; result
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; result
+        allow, http, closed
+            guard asked, failed closed, post_tool_use does not take the decision "allow"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "allow"
+        allow, http, open
+            guard asked, failed open, post_tool_use does not take the decision "allow"; result
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; result
+        deny, http, closed
+            guard asked, failed closed, post_tool_use does not take the decision "deny"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "deny"
+        deny, http, open
+            guard asked, failed open, post_tool_use does not take the decision "deny"; result
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; result
+        block, http, closed
+            guard asked, says block "not now"; denied read ran, and its result is withheld: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; denied read ran, and its result is withheld: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; result
+        rewrite, http, closed
+            guard asked, failed closed, post_tool_use does not take the decision "rewrite"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, post_tool_use does not take the decision "rewrite"; result
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; result
+        a wrong rewrite, http, closed
+            guard asked, failed closed, post_tool_use does not take the decision "rewrite"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, post_tool_use does not take the decision "rewrite"; result
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; result
+        context, http, closed
+            guard asked, says continue ""; result [mind the gap]
+        context, http, open
+            guard asked, says continue ""; result [mind the gap]
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; result
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; denied read ran, and its result is withheld: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; result
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; result
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; result
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; result
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; denied read ran, and its result is withheld: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; result
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; result
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; result
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; result
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; result
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; denied read ran, and its result is withheld: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; result
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn after_a_failure_hooks_add_to_it_or_withhold_it(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "post_tool_failure", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; failed there is no "missing" in the workspace
+        nothing, http, open
+            guard asked, says continue ""; failed there is no "missing" in the workspace
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        continue, http, closed
+            guard asked, says continue ""; failed there is no "missing" in the workspace
+        continue, http, open
+            guard asked, says continue ""; failed there is no "missing" in the workspace
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        allow, http, closed
+            guard asked, failed closed, post_tool_failure does not take the decision "allow"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "allow"
+        allow, http, open
+            guard asked, failed open, post_tool_failure does not take the decision "allow"; failed there is no "missing" in the workspace
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        deny, http, closed
+            guard asked, failed closed, post_tool_failure does not take the decision "deny"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "deny"
+        deny, http, open
+            guard asked, failed open, post_tool_failure does not take the decision "deny"; failed there is no "missing" in the workspace
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        block, http, closed
+            guard asked, says block "not now"; failed read failed, and what it said is withheld: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; failed read failed, and what it said is withheld: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        rewrite, http, closed
+            guard asked, failed closed, post_tool_failure does not take the decision "rewrite"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, post_tool_failure does not take the decision "rewrite"; failed there is no "missing" in the workspace
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        a wrong rewrite, http, closed
+            guard asked, failed closed, post_tool_failure does not take the decision "rewrite"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, post_tool_failure does not take the decision "rewrite"; failed there is no "missing" in the workspace
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        context, http, closed
+            guard asked, says continue ""; failed there is no "missing" in the workspace [mind the gap]
+        context, http, open
+            guard asked, says continue ""; failed there is no "missing" in the workspace [mind the gap]
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; failed there is no "missing" in the workspace
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; failed there is no "missing" in the workspace
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; failed there is no "missing" in the workspace
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; failed there is no "missing" in the workspace
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; failed there is no "missing" in the workspace
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; failed there is no "missing" in the workspace
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_session_that_starts_is_told_or_blocked(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "session_start", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; goes on
+        nothing, http, open
+            guard asked, says continue ""; goes on
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        continue, http, closed
+            guard asked, says continue ""; goes on
+        continue, http, open
+            guard asked, says continue ""; goes on
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        allow, http, closed
+            guard asked, failed closed, session_start does not take the decision "allow"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "allow"
+        allow, http, open
+            guard asked, failed open, session_start does not take the decision "allow"; goes on
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        deny, http, closed
+            guard asked, failed closed, session_start does not take the decision "deny"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "deny"
+        deny, http, open
+            guard asked, failed open, session_start does not take the decision "deny"; goes on
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        block, http, closed
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        rewrite, http, closed
+            guard asked, failed closed, session_start does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, session_start does not take the decision "rewrite"; goes on
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        a wrong rewrite, http, closed
+            guard asked, failed closed, session_start does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, session_start does not take the decision "rewrite"; goes on
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        context, http, closed
+            guard asked, says continue ""; goes on [mind the gap]
+        context, http, open
+            guard asked, says continue ""; goes on [mind the gap]
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; goes on
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; goes on
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; goes on
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; goes on
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; goes on
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_prompt_is_added_to_or_blocked(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "user_prompt_submit", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; goes on
+        nothing, http, open
+            guard asked, says continue ""; goes on
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        continue, http, closed
+            guard asked, says continue ""; goes on
+        continue, http, open
+            guard asked, says continue ""; goes on
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        allow, http, closed
+            guard asked, failed closed, user_prompt_submit does not take the decision "allow"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "allow"
+        allow, http, open
+            guard asked, failed open, user_prompt_submit does not take the decision "allow"; goes on
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        deny, http, closed
+            guard asked, failed closed, user_prompt_submit does not take the decision "deny"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "deny"
+        deny, http, open
+            guard asked, failed open, user_prompt_submit does not take the decision "deny"; goes on
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        block, http, closed
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        rewrite, http, closed
+            guard asked, failed closed, user_prompt_submit does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, user_prompt_submit does not take the decision "rewrite"; goes on
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        a wrong rewrite, http, closed
+            guard asked, failed closed, user_prompt_submit does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, user_prompt_submit does not take the decision "rewrite"; goes on
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        context, http, closed
+            guard asked, says continue ""; goes on [mind the gap]
+        context, http, open
+            guard asked, says continue ""; goes on [mind the gap]
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; goes on
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; goes on
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; goes on
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; goes on
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; goes on
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_turn_that_stops_may_be_sent_on(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.table(&receiver, "stop", expect![[r#"
+        nothing, http, closed
+            guard asked, says continue ""; goes on
+        nothing, http, open
+            guard asked, says continue ""; goes on
+        nothing, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        nothing, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        continue, http, closed
+            guard asked, says continue ""; goes on
+        continue, http, open
+            guard asked, says continue ""; goes on
+        continue, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        continue, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        allow, http, closed
+            guard asked, failed closed, stop does not take the decision "allow"; blocked: the hook guard blocks it: it failed, stop does not take the decision "allow"
+        allow, http, open
+            guard asked, failed open, stop does not take the decision "allow"; goes on
+        allow, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        allow, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        deny, http, closed
+            guard asked, failed closed, stop does not take the decision "deny"; blocked: the hook guard blocks it: it failed, stop does not take the decision "deny"
+        deny, http, open
+            guard asked, failed open, stop does not take the decision "deny"; goes on
+        deny, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        deny, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        block, http, closed
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, http, open
+            guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        block, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        block, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        rewrite, http, closed
+            guard asked, failed closed, stop does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, stop does not take the decision "rewrite"
+        rewrite, http, open
+            guard asked, failed open, stop does not take the decision "rewrite"; goes on
+        rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        a wrong rewrite, http, closed
+            guard asked, failed closed, stop does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, stop does not take the decision "rewrite"
+        a wrong rewrite, http, open
+            guard asked, failed open, stop does not take the decision "rewrite"; goes on
+        a wrong rewrite, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        a wrong rewrite, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        context, http, closed
+            guard asked, failed closed, stop does not take context; blocked: the hook guard blocks it: it failed, stop does not take context
+        context, http, open
+            guard asked, failed open, stop does not take context; goes on
+        context, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        context, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        garbage, http, closed
+            guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+        garbage, http, open
+            guard asked, failed open, its answer is no JSON object; goes on
+        garbage, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        garbage, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        failure, http, closed
+            guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+        failure, http, open
+            guard asked, failed open, it answered 500 Internal Server Error; goes on
+        failure, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        failure, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        flood, http, closed
+            guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+        flood, http, open
+            guard asked, failed open, its answer is larger than 1 MiB; goes on
+        flood, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        flood, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        timeout, http, closed
+            guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+        timeout, http, open
+            guard asked, failed open, it did not answer within 300 ms; goes on
+        timeout, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        timeout, command, open
+            guard asked, failed open, commands cannot be run; goes on
+        redirect or exit 2, http, closed
+            guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+        redirect or exit 2, http, open
+            guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+        redirect or exit 2, command, closed
+            guard asked, failed closed, commands cannot be run; blocked: the hook guard blocks it: it failed, commands cannot be run
+        redirect or exit 2, command, open
+            guard asked, failed open, commands cannot be run; goes on
+    "#]]).await;
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_hooks_allow_settles_an_ask_and_beats_no_deny(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    let allow = receiver.says(r#"{"decision": "allow"}"#);
+    for event in ["pre_tool_use", "permission_request"] {
+        let hook = Hook { hook_id: event.replace('_', "-"), ..url(event, allow.clone()) };
+        world.put_hook("", hook).await.unwrap();
+    }
+    let mut lines = String::new();
+    let of = |source: Source, action| {
+        let mut rule = rule("bash", "rm *", action);
+        rule.set_source(source);
+        rule
+    };
+    let mut permissions = vec![
+        ("ask of the manifest", vec![of(Source::Manifest, Action::Ask)], Mode::Default),
+        ("deny of the manifest", vec![of(Source::Manifest, Action::Deny)], Mode::Default),
+        ("deny of the session", vec![of(Source::Session, Action::Deny)], Mode::Default),
+        ("deny of the project", vec![of(Source::Project, Action::Deny)], Mode::Default),
+        ("the mode plan", vec![of(Source::Manifest, Action::Allow)], Mode::Plan),
+        ("the mode never ask", vec![of(Source::Manifest, Action::Ask)], Mode::NeverAsk),
+        ("no rule", vec![], Mode::Default),
+    ];
+    permissions.push(("another tool's scope", vec![], Mode::Auto));
+    for (name, rules, mode) in permissions {
+        let tools = if name.ends_with("scope") { vec!["read".into()] } else { vec![] };
+        let permissions = Permissions { rules, mode: mode.into(), tools, ..Default::default() };
+        let call = Call { permissions: Some(permissions), ..world.bash("rm x") };
+        let found = world.evaluate(call).await.unwrap();
+        let asked = receiver.heard().len();
+        let found = found.evaluation.unwrap();
+        lines += &format!(
+            "{name}: {} {}, {asked} asked: {}\n",
+            found.decision, found.cause, found.reason
+        );
+    }
+    expect![[r#"
+        ask of the manifest: allow hook, 1 asked: the rule bash "rm *" of the manifest asks a person, and the hook pre-tool-use allows it
+        deny of the manifest: deny rule, 0 asked: the rule bash "rm *" of the manifest denies it
+        deny of the session: deny rule, 0 asked: the rule bash "rm *" of the session denies it
+        deny of the project: deny rule, 0 asked: the rule bash "rm *" of the project denies it
+        the mode plan: deny mode, 0 asked: "rm x" is not known to only read, and the mode is plan
+        the mode never ask: deny mode, 0 asked: the rule bash "rm *" of the manifest asks a person, and nobody can be asked
+        no rule: allow hook, 1 asked: "rm x" removes files, and no rule decides about it, and the hook pre-tool-use allows it
+        another tool's scope: deny capability, 0 asked: this agent does not have the tool bash
+    "#]].assert_eq(&lines);
+}
+
+#[sqlx::test(migrations = false)]
+async fn what_a_hook_writes_is_evaluated_and_kept(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    let rewrite = |input: Value| {
+        receiver.says(&json!({ "decision": "rewrite", "updated_input": input }).to_string())
+    };
+    let first = Hook { order: 1, hook_id: "first".into(), ..url("pre_tool_use", String::new()) };
+    let put = async |hook: Hook, answer: String| {
+        world.put_hook("", Hook { target: Some(Target::Url(answer)), ..hook }).await.unwrap();
+    };
+    // An allow for another input does not count.
+    let allow = receiver.says(r#"{"decision": "allow"}"#);
+    put(Hook { hook_id: "zeroth".into(), order: 0, ..first.clone() }, allow.clone()).await;
+    put(first.clone(), rewrite(json!({ "command": "rm -rf b" }))).await;
+    let call = governed(
+        world.bash("ls"),
+        vec![rule("bash", "rm *", Action::Ask), rule("bash", "shred *", Action::Deny)],
+    );
+    let answer = world.evaluate(call.clone()).await.unwrap();
+    assert_eq!(answer.evaluation.as_ref().unwrap().decision, "ask");
+    assert_eq!(answer.input_json, r#"{"command":"rm -rf b"}"#);
+    expect![[r#"the rule bash "rm *" of the manifest asks a person (of the input that the hook first wrote)"#]].assert_eq(&answer.evaluation.unwrap().reason);
+    let heard = receiver.heard();
+    assert_eq!(heard[1].body()["input"], json!({ "command": "ls" }));
+    assert_eq!(heard[1].body()["permission"]["decision"], "allow");
+
+    // What was written can be read by its ref.
+    let completed = answer.facts.iter().rfind(|fact| fact.r#type == "hook.completed").unwrap();
+    let Some(Payload::HookCompleted(hook)) = &completed.payload else { panic!() };
+    assert_eq!(hook.updated_input_json, answer.input_json);
+    let output_ref = completed.refs["updatedInputRef"].clone();
+    assert_eq!(world.output(&output_ref).await, answer.input_json);
+
+    // The next one sees what the one before wrote, and its allow counts.
+    put(Hook { hook_id: "second".into(), order: 2, ..first.clone() }, allow).await;
+    let answer = world.evaluate(call.clone()).await.unwrap();
+    assert_eq!(receiver.heard()[2].body()["input"], json!({ "command": "rm -rf b" }));
+    let found = answer.evaluation.unwrap();
+    assert_eq!((found.decision.as_str(), found.cause.as_str()), ("allow", "hook"));
+    let settled = Call { input_json: answer.input_json, ..call.clone() };
+    assert_eq!(world.execute(settled.clone()).await.unwrap().error().0, "denied");
+    let again = Call { tool_call_id: world.bash("ls").tool_call_id, ..settled };
+    assert_eq!(world.execute_approved(again).await.unwrap().data()["exit_code"], 0);
+
+    // What rules deny stays denied, and no further hook is asked.
+    receiver.heard();
+    put(first, rewrite(json!({ "command": "shred x" }))).await;
+    let found = world.evaluate(call).await.unwrap().evaluation.unwrap();
+    assert_eq!((found.decision.as_str(), found.cause.as_str()), ("deny", "rule"));
+    assert_eq!(receiver.heard().len(), 2);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_hook_hears_only_of_its_tools_its_project_and_its_tenant(db: PgPool) {
+    let (mut world, receiver) = world(db).await;
+    let block = receiver.says(r#"{"decision": "block"}"#);
+    let call = world.call("read", json!({ "path": "a" }));
+    let only = Hook { tools: "{read,glob}".into(), ..url("pre_tool_use", block) };
+    world.put_hook(&call.workspace_id, only).await.unwrap();
+    let decision = async |world: &World, call: Call| {
+        world.evaluate(call).await.unwrap().evaluation.unwrap().decision
+    };
+    assert_eq!(decision(&world, call.clone()).await, "deny");
+    let bash = Call { workspace_id: call.workspace_id.clone(), ..world.bash("ls") };
+    assert_eq!(decision(&world, bash).await, "allow");
+    let elsewhere = world.call("read", json!({ "path": "a" }));
+    assert_eq!(decision(&world, elsewhere).await, "allow");
+    assert_eq!(receiver.heard().len(), 1);
+    world.caller.tenant = "other".parse().unwrap();
+    assert_eq!(decision(&world, call).await, "allow");
+    assert!(receiver.heard().is_empty());
+}
+
+#[sqlx::test(migrations = false)]
+async fn whoever_is_called_can_tell_that_it_was_us(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    let put = world.put_hook("p", url("stop", receiver.says("{}"))).await.unwrap();
+    let key = put.signing_secret.strip_prefix("whsec_").unwrap();
+    let key = data_encoding::BASE64.decode(key.as_bytes()).unwrap();
+    let mut happened = world.happened("stop");
+    world.put_hook(&happened.workspace_id, url("stop", receiver.says("{}"))).await.unwrap();
+    let mine = world.put_hook(&happened.workspace_id, url("stop", receiver.says("{}"))).await;
+    let mine = mine.unwrap().signing_secret;
+    assert_ne!(mine, put.signing_secret, "each hook has a key of its own");
+    let other = data_encoding::BASE64.decode(mine.strip_prefix("whsec_").unwrap().as_bytes());
+    let other = other.unwrap();
+
+    world.run_hooks(happened.clone()).await.unwrap();
+    world.run_hooks(happened.clone()).await.unwrap();
+    happened.stops = 1;
+    world.run_hooks(happened.clone()).await.unwrap();
+    let heard = receiver.heard();
+    for heard in &heard {
+        let (id, timestamp) = (heard.header("webhook-id"), heard.header("webhook-timestamp"));
+        let signed = format!("{id}.{timestamp}.{}", heard.text);
+        let mut mac = Hmac::<Sha256>::new_from_slice(&other).unwrap();
+        mac.update(signed.as_bytes());
+        let signature = data_encoding::BASE64.encode(&mac.finalize().into_bytes());
+        assert_eq!(heard.header("webhook-signature"), format!("v1,{signature}"));
+        assert_ne!(key, other);
+    }
+    let id = |index: usize| heard[index].header("webhook-id").to_owned();
+    assert_eq!(id(0), id(1), "the same event is known again");
+    assert_ne!(id(1), id(2));
+    let body = heard[2].body();
+    assert_eq!(
+        body,
+        json!({
+            "event": "stop", "hook_id": "guard", "project": happened.workspace_id,
+            "workspace_id": happened.workspace_id, "session_id": happened.session_id,
+            "turn_id": "turn_1", "message": "hello", "stops": 1,
+        })
+    );
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_hook_is_not_called_where_the_operator_does_not_want_it(db: PgPool) {
+    let receiver = Receiver::start().await;
+    let strict = World::start(db.clone()).await;
+    let status =
+        strict.put_hook("", url("pre_tool_use", receiver.does("nothing"))).await.unwrap_err();
+    assert_eq!(
+        explain(&status),
+        "InvalidArgument REASON_INVALID_FIELD: invalid hook.url: 127.0.0.1 is not a public address"
+    );
+    // A name is only known by what it resolves to, which may change.
+    let port = receiver.address.rsplit_once(':').unwrap().1;
+    let named = format!("http://localhost:{port}/nothing?token=secret");
+    strict.put_hook("", url("pre_tool_use", named)).await.unwrap();
+    let found = strict.evaluate(strict.bash("ls")).await.unwrap();
+    let reason = found.evaluation.unwrap().reason;
+    assert!(reason.contains("its host has no public address"), "{reason}");
+    assert!(!reason.contains("secret"), "{reason}");
+    assert!(receiver.heard().is_empty());
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_owner_that_lost_its_session_asks_no_hooks(db: PgPool) {
+    let (world, receiver) = world(db).await;
+    world.put_hook("", url("stop", receiver.says("{}"))).await.unwrap();
+    let happened = world.happened("stop");
+    world.raise_epoch(&happened.session_id, 2).await.unwrap();
+    let status = world.run_hooks(happened.clone()).await.unwrap_err();
+    assert!(explain(&status).contains("REASON_EPOCH_STALE"), "{status:?}");
+    assert!(receiver.heard().is_empty());
+    world.run_hooks(RunHooksRequest { epoch: 2, ..happened.clone() }).await.unwrap();
+    assert_eq!(receiver.heard().len(), 1);
+    for (field, wrong) in [
+        ("event", RunHooksRequest { event: "pre_tool_use".into(), ..happened.clone() }),
+        ("stops", RunHooksRequest { stops: -1, ..happened.clone() }),
+        ("workspace_id", RunHooksRequest { workspace_id: "x".into(), ..happened }),
+    ] {
+        let status = world.run_hooks(wrong).await.unwrap_err();
+        assert!(status.message().starts_with(&format!("invalid {field}")), "{status:?}");
+    }
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_command_hook_works_in_the_workspace_and_nowhere_else(db: PgPool) {
+    let (world, _) = world(db).await;
+    let command = r#"cat > event.json; ls /etc/shadow >/dev/null 2>&1 && exit 2;
+        test -z "$DATABASE_URL" || exit 2; echo '{"decision": "continue"}'"#;
+    world.put_hook("", hook("pre_tool_use", Target::Command(command.into()))).await.unwrap();
+    let call = world.bash("ls");
+    let answer = world.evaluate(call.clone()).await.unwrap();
+    assert_eq!(answer.evaluation.unwrap().decision, "allow");
+    let event: Value = serde_json::from_str(&world.read(&call, "event.json")).unwrap();
+    assert_eq!(event["tool"], "bash");
+    assert_eq!(event["input"], json!({ "command": "ls" }));
+    assert_eq!(event["tool_call_id"], call.tool_call_id);
+}
