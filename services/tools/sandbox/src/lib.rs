@@ -13,14 +13,17 @@
 //!    └──── control socket ───┴──────────────────────┘
 //! ```
 //!
-//! The control socket carries the request in and the report and the exit out. When the service
-//! goes away, it hangs up, and the supervisor ends everything.
+//! The control socket carries the request and signals in, and the report, the end of what is
+//! typed into and the exit out. When the service goes away, it hangs up, and the supervisor ends
+//! everything.
 
 mod profile;
 mod report;
 mod omitted;
+mod streams;
 mod protocol;
 mod cgroup;
+mod control;
 mod spawn;
 mod child;
 pub mod init;
@@ -30,3 +33,4 @@ pub use omitted::Omitted;
 pub use profile::{Limits, Profile, Program};
 pub use report::{Layer, LayerReport, ParseTierError, Report, Tier, Violation};
 pub use spawn::{Error, Sandbox, create_workspace};
+pub use streams::{Input, Output, Signal, Size, Streams};

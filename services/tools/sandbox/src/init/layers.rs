@@ -10,16 +10,20 @@ use nix::{
 use super::{
     landlock, limits, network, root,
     seccomp::{self, Sockets},
+    terminal::Terminal,
 };
 use crate::{
     omitted::LEFT_OUT,
     profile::Profile,
+    protocol::Request,
     report::{Layer, Report},
 };
 
 /// Puts up every layer that can be had, each noted in the report, in an order in which none
-/// forbids what a later one needs. Returns the report, and whether there is a private root.
-pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> {
+/// forbids what a later one needs.
+pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standing)> {
+    let profile = &request.profile;
+    let size = request.streams.terminal();
     let mut wall = Wall { profile, report: outside };
     wall.add(Layer::MountNamespace, || namespace(CloneFlags::CLONE_NEWNS));
     wall.add(Layer::NetNamespace, network::enter);
@@ -27,7 +31,8 @@ pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> 
     wall.add(Layer::UtsNamespace, uts_namespace);
     wall.add(Layer::CgroupNamespace, || namespace(CloneFlags::CLONE_NEWCGROUP));
 
-    let private_root = put_up_root(&mut wall)?;
+    let private_root = put_up_root(&mut wall, size.is_some())?;
+    let terminal = size.map(Terminal::open).transpose()?;
     let internet = wall.report.has(Layer::NetNamespace);
 
     // The command runs under our uid: it must not be able to look into us.
@@ -35,9 +40,18 @@ pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> 
     wall.add(Layer::NoNewPrivs, || prctl::set_no_new_privs().map(|()| String::new()));
     wall.add(Layer::Rlimits, || limits::apply(&profile.limits));
     wall.add(Layer::Capabilities, drop_capabilities);
-    wall.add(Layer::Landlock, || landlock::apply(profile, private_root, internet));
+    wall.add(Layer::Landlock, || {
+        landlock::apply(profile, terminal.as_ref(), private_root, internet)
+    });
     wall.add(Layer::Seccomp, || seccomp::apply(Sockets { internet, unix: private_root }));
-    Ok((wall.report, private_root))
+    Ok((wall.report, Standing { private_root, terminal }))
+}
+
+/// What the command needs to know of what stands around it.
+pub struct Standing {
+    pub private_root: bool,
+    /// The terminal that was asked for.
+    pub terminal: Option<Terminal>,
 }
 
 /// The layers that stand so far.
@@ -55,7 +69,7 @@ impl Wall<'_> {
     }
 }
 
-fn put_up_root(wall: &mut Wall<'_>) -> io::Result<bool> {
+fn put_up_root(wall: &mut Wall<'_>, terminals: bool) -> io::Result<bool> {
     let profile = wall.profile;
     let broken = |error| io::Error::other(format!("private root: {error}"));
     let mount_namespace = wall.report.has(Layer::MountNamespace);
@@ -68,6 +82,9 @@ fn put_up_root(wall: &mut Wall<'_>) -> io::Result<bool> {
         return Ok(false);
     }
     root::fill(profile).map_err(broken)?;
+    if terminals {
+        root::mount_terminals().map_err(broken)?;
+    }
     let pid_namespace = wall.report.has(Layer::PidNamespace);
     wall.add(Layer::Proc, || match pid_namespace {
         true => root::mount_proc(),

@@ -11,3 +11,4 @@ mod lifetime;
 mod limits;
 mod missing;
 mod ordinary_user;
+mod streams;
