@@ -4,10 +4,9 @@ use axum::{Json, Router, extract::State, http::HeaderMap, routing::post};
 use local::{Fleet, Service};
 use proto::{
     event::v1::{Event, Payload},
-    session::v1::{TurnView, part, respond_action_request::Decision, subscribe_request::From},
+    session::v1::{part, respond_action_request::Decision, subscribe_request::From},
     tools::v1::{
-        Hook, PutHookRequest, ReadOutputRequest, hook::Target,
-        output_service_client::OutputServiceClient, policy_service_client::PolicyServiceClient,
+        Hook, ReadOutputRequest, hook::Target, output_service_client::OutputServiceClient,
     },
 };
 use serde_json::{Value, json};
@@ -77,8 +76,10 @@ async fn hook_input_rewrite() {
 
     // One hook rewrites the input, and that is what runs.
     let session = client.create_session().await;
-    let script = r#"call bash {"command": "echo before"}"#;
-    let (seen, view) = run(&session, script).await;
+    let script = r#"call bash {"command": "echo before"}
+---
+say Well."#;
+    let (seen, view) = session.run_and_view(script).await;
     assert_eq!(
         names(&seen),
         [
@@ -117,7 +118,8 @@ async fn hook_input_rewrite() {
     assert_eq!(outcomes, ["rewrite", "continue"]);
 
     // The other blocks, and nothing runs; the result and the read model say who and why.
-    let (seen, view) = run(&session, r#"call bash {"command": "echo forbidden"}"#).await;
+    let forbidden = script.replace("before", "forbidden");
+    let (seen, view) = session.run_and_view(&forbidden).await;
     assert_eq!(completed(&seen, "second").0.outcome, "block");
     assert_eq!(completed(&seen, "second").0.reason, "nobody may do that");
     assert!(!names(&seen).contains(&"sandbox.applied"), "it ran");
@@ -136,7 +138,7 @@ async fn hook_input_rewrite() {
     // What a person is shown is what the hook wrote, and what the person approves is what runs.
     guard.heard();
     let careful = client.create_careful_session().await;
-    let action = careful.asks(&format!("{script}\n---\nsay Well.")).await;
+    let action = careful.asks(script).await;
     assert_eq!(action.request.as_ref().unwrap().input_json, r#"{"command":"echo after"}"#);
     let mut events = careful.subscribe(From::Live(true)).await;
     careful.respond(&action, Decision::Once).await.unwrap();
@@ -154,17 +156,7 @@ async fn put_hook(client: &Client, id: &str, order: i32, url: String) {
         order,
         ..Hook::default()
     };
-    let request = PutHookRequest { project: String::new(), hook: Some(hook) };
-    let mut policies = PolicyServiceClient::new(client.to(Service::Tools));
-    policies.put_hook(request).await.unwrap();
-}
-
-async fn run(session: &Session, script: &str) -> (Vec<Event>, TurnView) {
-    let seen = session.run(&format!("{script}\n---\nsay Well.")).await;
-    let turns = session.snapshot().await.snapshot.unwrap().threads.remove(0).turns;
-    let turn_id = &seen.last().unwrap().turn_id;
-    let view = turns.into_iter().find(|turn| turn.turn_id == *turn_id).unwrap();
-    (seen, view)
+    client.put_hook(hook).await;
 }
 
 /// What happened to the call, in order.

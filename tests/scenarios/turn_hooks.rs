@@ -4,7 +4,7 @@ use axum::{Json, Router, extract::State, routing::post};
 use local::{Fleet, Service};
 use proto::{
     event::v1::{Event, Payload},
-    tools::v1::{Hook, PutHookRequest, hook::Target, policy_service_client::PolicyServiceClient},
+    tools::v1::{Hook, hook::Target},
 };
 use serde_json::{Value, json};
 use tests::{Client, World};
@@ -110,7 +110,5 @@ async fn put_hook(client: &Client, event: &str, url: &str) {
         target: Some(Target::Url(url.into())),
         ..Hook::default()
     };
-    let request = PutHookRequest { project: String::new(), hook: Some(hook) };
-    let mut policies = PolicyServiceClient::new(client.to(Service::Tools));
-    policies.put_hook(request).await.unwrap();
+    client.put_hook(hook).await;
 }

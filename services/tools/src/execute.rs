@@ -181,18 +181,25 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::hooks::Http;
+    use crate::hooks::{Commands, Http};
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let policies = Policies::new(db.clone());
+        let commands = Commands {
+            sandbox: Sandbox::new("sandbox-init"),
+            minimum_tier,
+            workspaces: PathBuf::new(),
+            redactor: Redactor::default(),
+            room: Semaphore::new(1),
+        };
         let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
         Executor {
             outputs: Arc::new(outputs),
             redactor: Redactor::default(),
             policies,
-            hooks: Hooks { http: Http::new(vec![], None).unwrap() },
+            hooks: Hooks { http: Http::new(vec![], None).unwrap(), commands },
             catalog: Catalog::built_in().unwrap(),
             sandbox: Sandbox::new("sandbox-init"),
             machine,

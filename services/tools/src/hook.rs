@@ -319,7 +319,8 @@ mod tests {
                 post_tool_use: Answer { decision: Continue, reason: "", context: "by the way" }
                 post_tool_failure: Answer { decision: Continue, reason: "", context: "by the way" }
                 stop: stop does not take context
-        "#]].assert_eq(&lines);
+        "#]]
+        .assert_eq(&lines);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Asks hooks, over HTTP and in the sandbox, and puts on record what they say.
 
+mod command;
 mod http;
 mod reach;
 mod sign;
@@ -19,6 +20,7 @@ use crate::{
     text::shorten,
 };
 
+pub use command::Commands;
 pub use http::Http;
 pub use sign::Signer;
 
@@ -31,6 +33,7 @@ const LONGEST_ERROR: usize = 1_000;
 /// Asks hooks.
 pub struct Hooks {
     pub http: Http,
+    pub commands: Commands,
 }
 
 /// What hooks are asked about.
@@ -169,7 +172,7 @@ impl Hooks {
         let answer = async {
             match &hook.target {
                 Target::Url(url) => self.http.ask(hook, occasion.place, url, body).await,
-                Target::Command(_) => Err("commands cannot be run".to_owned()),
+                Target::Command(line) => self.commands.ask(hook, occasion.place, line, body).await,
             }
         };
         let until = deadline.min(begun + hook.timeout);

@@ -12,7 +12,7 @@ use crate::{
     Config, MIGRATIONS, api,
     catalog::Catalog,
     execute::Executor,
-    hooks::{Hooks, Http, Signer},
+    hooks::{Commands, Hooks, Http, Signer},
     outputs::Outputs,
     policies::Policies,
     redact::Redactor,
@@ -52,6 +52,13 @@ pub async fn serve(
         false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
     }
 
+    let commands = Commands {
+        sandbox: sandbox.clone(),
+        minimum_tier: config.sandbox_minimum_tier,
+        workspaces: config.workspaces_dir.clone(),
+        redactor: redactor.clone(),
+        room: Semaphore::new(config.max_executions),
+    };
     let executor = Arc::new(Executor {
         catalog: Catalog::built_in()?,
         sandbox,
@@ -61,7 +68,7 @@ pub async fn serve(
         outputs: outputs.clone(),
         redactor,
         policies: Policies::new(db.clone()),
-        hooks: Hooks { http: Http::new(config.hook_hosts.clone(), signer)? },
+        hooks: Hooks { http: Http::new(config.hook_hosts.clone(), signer)?, commands },
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());

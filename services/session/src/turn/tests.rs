@@ -588,7 +588,8 @@ fn a_message_that_a_hook_blocks_is_seen_by_no_model() {
         SavePart(0)
         append turn.failed
         Finish(Failed)
-    "#]].assert_eq(&lines);
+    "#]]
+    .assert_eq(&lines);
     assert!(Note::of(&turn.steps()[0].parts).unwrap().hides_the_message());
 }
 
@@ -605,7 +606,8 @@ fn hooks_that_cannot_be_asked_end_the_turn() {
         append hook.started
         append turn.failed
         Finish(Broken { message: "nobody is there" })
-    "#]].assert_eq(lines);
+    "#]]
+    .assert_eq(lines);
 }
 
 #[test]
@@ -655,7 +657,8 @@ fn what_a_hook_allows_runs_as_what_a_person_approved_and_is_asked_about_after_a_
         SavePart(0)
         SavePart(1)
         execute, approved true
-    "#]].assert_eq(&lines);
+    "#]]
+    .assert_eq(&lines);
 }
 
 /// What a driver and Postgres would have kept of a turn.

@@ -172,7 +172,8 @@ async fn what_is_no_policy_is_refused_by_its_field(db: PgPool) {
         invalid hook.url: 127.0.0.1 is not a public address
         invalid hook.url: ::ffff:10.0.0.1 is not a public address
         invalid hook.url: 169.254.169.254 is not a public address
-    "#]].assert_eq(&lines);
+    "#]]
+    .assert_eq(&lines);
     assert!(world.rules("p", 0).await.is_empty());
 }
 
@@ -273,7 +274,8 @@ async fn a_rule_holds_where_it_was_put_and_decides_by_its_weight(db: PgPool) {
             allow rule by project bash pwd: the rule bash "pwd" of the project allows it
         running it
             ("denied", "the rule bash \"ls -a\" of the project denies it") ["permission.evaluated"]
-    "#]].assert_eq(&lines);
+    "#]]
+    .assert_eq(&lines);
 
     // Neither other projects nor other tenants have heard of it.
     let elsewhere =
