@@ -423,8 +423,11 @@ async fn an_owner_that_lost_its_session_asks_no_hooks(db: PgPool) {
 #[sqlx::test(migrations = false)]
 async fn a_command_hook_works_in_the_workspace_and_nowhere_else(db: PgPool) {
     let (world, _) = world(db).await;
-    let command = r#"cat > event.json; ls /etc/shadow >/dev/null 2>&1 && exit 2;
-        test -z "$DATABASE_URL" || exit 2; echo '{"decision": "continue"}'"#;
+    let command = r#"cat > event.json
+        test "$PWD" = /workspace || exit 2
+        cat /proc/net/dev | grep -q eth && exit 2
+        touch /usr/bin/mine 2> /dev/null && exit 2
+        echo '{"decision": "continue"}'"#;
     world.put_hook("", hook("pre_tool_use", Target::Command(command.into()))).await.unwrap();
     let call = world.bash("ls");
     let answer = world.evaluate(call.clone()).await.unwrap();
