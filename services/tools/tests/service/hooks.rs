@@ -176,43 +176,314 @@ fn told(fact: &Event) -> String {
 #[sqlx::test(migrations = false)]
 async fn before_a_tool_hooks_allow_deny_and_rewrite(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "pre_tool_use", expect![[""]]).await;
+    world.table(&receiver, "pre_tool_use", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        continue
+            always: guard asked, says continue ""; allow rule: the rule bash "*" of the manifest allows it
+        allow
+            always: guard asked, says allow "known"; allow rule: the rule bash "*" of the manifest allows it
+        deny
+            always: guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        block
+            always: guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        rewrite
+            always: guard asked, says rewrite ""; allow rule {"command": "pwd"}: the rule bash "*" of the manifest allows it (of the input that the hook guard wrote)
+        a wrong rewrite
+            http, command: guard asked, failed closed, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"; deny hook: the hook guard blocks it: it failed, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"
+            http open, command open: guard asked, failed open, it rewrote, and the input does not fit the schema of bash: /command: 1 is not of type "string"; allow rule: the rule bash "*" of the manifest allows it
+        context
+            http, command: guard asked, failed closed, pre_tool_use does not take context; deny hook: the hook guard blocks it: it failed, pre_tool_use does not take context
+            http open, command open: guard asked, failed open, pre_tool_use does not take context; allow rule: the rule bash "*" of the manifest allows it
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; deny hook: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; allow rule: the rule bash "*" of the manifest allows it
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; deny hook: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; deny hook: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; allow rule: the rule bash "*" of the manifest allows it
+            command open: guard asked, failed open, it ended with the exit code 1: oops; allow rule: the rule bash "*" of the manifest allows it
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; deny hook: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; allow rule: the rule bash "*" of the manifest allows it
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; deny hook: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; allow rule: the rule bash "*" of the manifest allows it
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; deny hook: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; deny hook: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; allow rule: the rule bash "*" of the manifest allows it
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn hooks_answer_in_the_place_of_a_person(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "permission_request", expect![[""]]).await;
+    world.table(&receiver, "permission_request", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        continue
+            always: guard asked, says continue ""; ask rule: the rule bash "*" of the manifest asks a person
+        allow
+            always: guard asked, says allow "known"; allow hook: the rule bash "*" of the manifest asks a person, and the hook guard allows it
+        deny
+            always: guard asked, says deny "not here"; deny hook: the hook guard blocks it: not here
+        block
+            always: guard asked, says block "not now"; deny hook: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, permission_request does not take the decision "rewrite"; deny hook: the hook guard blocks it: it failed, permission_request does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, permission_request does not take the decision "rewrite"; ask rule: the rule bash "*" of the manifest asks a person
+        a wrong rewrite
+            http, command: guard asked, failed closed, permission_request does not take the decision "rewrite"; deny hook: the hook guard blocks it: it failed, permission_request does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, permission_request does not take the decision "rewrite"; ask rule: the rule bash "*" of the manifest asks a person
+        context
+            http, command: guard asked, failed closed, permission_request does not take context; deny hook: the hook guard blocks it: it failed, permission_request does not take context
+            http open, command open: guard asked, failed open, permission_request does not take context; ask rule: the rule bash "*" of the manifest asks a person
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; deny hook: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; ask rule: the rule bash "*" of the manifest asks a person
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; deny hook: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; deny hook: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; ask rule: the rule bash "*" of the manifest asks a person
+            command open: guard asked, failed open, it ended with the exit code 1: oops; ask rule: the rule bash "*" of the manifest asks a person
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; deny hook: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; ask rule: the rule bash "*" of the manifest asks a person
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; deny hook: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; ask rule: the rule bash "*" of the manifest asks a person
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; deny hook: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; deny hook: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; ask rule: the rule bash "*" of the manifest asks a person
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn after_a_tool_hooks_add_to_its_result_or_withhold_it(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "post_tool_use", expect![[""]]).await;
+    world.table(&receiver, "post_tool_use", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; result
+        continue
+            always: guard asked, says continue ""; result
+        allow
+            http, command: guard asked, failed closed, post_tool_use does not take the decision "allow"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "allow"
+            http open, command open: guard asked, failed open, post_tool_use does not take the decision "allow"; result
+        deny
+            http, command: guard asked, failed closed, post_tool_use does not take the decision "deny"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "deny"
+            http open, command open: guard asked, failed open, post_tool_use does not take the decision "deny"; result
+        block
+            always: guard asked, says block "not now"; denied read ran, and its result is withheld: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, post_tool_use does not take the decision "rewrite"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, post_tool_use does not take the decision "rewrite"; result
+        a wrong rewrite
+            http, command: guard asked, failed closed, post_tool_use does not take the decision "rewrite"; denied read ran, and its result is withheld: the hook guard blocks it: it failed, post_tool_use does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, post_tool_use does not take the decision "rewrite"; result
+        context
+            always: guard asked, says continue ""; result [mind the gap]
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; denied read ran, and its result is withheld: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; result
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; result
+            command open: guard asked, failed open, it ended with the exit code 1: oops; result
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; denied read ran, and its result is withheld: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; result
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; result
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; denied read ran, and its result is withheld: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; denied read ran, and its result is withheld: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; result
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn after_a_failure_hooks_add_to_it_or_withhold_it(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "post_tool_failure", expect![[""]]).await;
+    world.table(&receiver, "post_tool_failure", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; failed there is no "missing" in the workspace
+        continue
+            always: guard asked, says continue ""; failed there is no "missing" in the workspace
+        allow
+            http, command: guard asked, failed closed, post_tool_failure does not take the decision "allow"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "allow"
+            http open, command open: guard asked, failed open, post_tool_failure does not take the decision "allow"; failed there is no "missing" in the workspace
+        deny
+            http, command: guard asked, failed closed, post_tool_failure does not take the decision "deny"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "deny"
+            http open, command open: guard asked, failed open, post_tool_failure does not take the decision "deny"; failed there is no "missing" in the workspace
+        block
+            always: guard asked, says block "not now"; failed read failed, and what it said is withheld: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, post_tool_failure does not take the decision "rewrite"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, post_tool_failure does not take the decision "rewrite"; failed there is no "missing" in the workspace
+        a wrong rewrite
+            http, command: guard asked, failed closed, post_tool_failure does not take the decision "rewrite"; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, post_tool_failure does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, post_tool_failure does not take the decision "rewrite"; failed there is no "missing" in the workspace
+        context
+            always: guard asked, says continue ""; failed there is no "missing" in the workspace [mind the gap]
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; failed there is no "missing" in the workspace
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; failed there is no "missing" in the workspace
+            command open: guard asked, failed open, it ended with the exit code 1: oops; failed there is no "missing" in the workspace
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; failed there is no "missing" in the workspace
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; failed there is no "missing" in the workspace
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; failed read failed, and what it said is withheld: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; failed read failed, and what it said is withheld: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; failed there is no "missing" in the workspace
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_session_that_starts_is_told_or_blocked(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "session_start", expect![[""]]).await;
+    world.table(&receiver, "session_start", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; goes on
+        continue
+            always: guard asked, says continue ""; goes on
+        allow
+            http, command: guard asked, failed closed, session_start does not take the decision "allow"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "allow"
+            http open, command open: guard asked, failed open, session_start does not take the decision "allow"; goes on
+        deny
+            http, command: guard asked, failed closed, session_start does not take the decision "deny"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "deny"
+            http open, command open: guard asked, failed open, session_start does not take the decision "deny"; goes on
+        block
+            always: guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, session_start does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, session_start does not take the decision "rewrite"; goes on
+        a wrong rewrite
+            http, command: guard asked, failed closed, session_start does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, session_start does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, session_start does not take the decision "rewrite"; goes on
+        context
+            always: guard asked, says continue ""; goes on [mind the gap]
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; goes on
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; blocked: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; goes on
+            command open: guard asked, failed open, it ended with the exit code 1: oops; goes on
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; goes on
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; goes on
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; blocked: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_prompt_is_added_to_or_blocked(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "user_prompt_submit", expect![[""]]).await;
+    world.table(&receiver, "user_prompt_submit", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; goes on
+        continue
+            always: guard asked, says continue ""; goes on
+        allow
+            http, command: guard asked, failed closed, user_prompt_submit does not take the decision "allow"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "allow"
+            http open, command open: guard asked, failed open, user_prompt_submit does not take the decision "allow"; goes on
+        deny
+            http, command: guard asked, failed closed, user_prompt_submit does not take the decision "deny"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "deny"
+            http open, command open: guard asked, failed open, user_prompt_submit does not take the decision "deny"; goes on
+        block
+            always: guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, user_prompt_submit does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, user_prompt_submit does not take the decision "rewrite"; goes on
+        a wrong rewrite
+            http, command: guard asked, failed closed, user_prompt_submit does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, user_prompt_submit does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, user_prompt_submit does not take the decision "rewrite"; goes on
+        context
+            always: guard asked, says continue ""; goes on [mind the gap]
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; goes on
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; blocked: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; goes on
+            command open: guard asked, failed open, it ended with the exit code 1: oops; goes on
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; goes on
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; goes on
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; blocked: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
 async fn a_turn_that_stops_may_be_sent_on(db: PgPool) {
     let (world, receiver) = world(db).await;
-    world.table(&receiver, "stop", expect![[""]]).await;
+    world.table(&receiver, "stop", expect![[r#"
+        nothing
+            always: guard asked, says continue ""; goes on
+        continue
+            always: guard asked, says continue ""; goes on
+        allow
+            http, command: guard asked, failed closed, stop does not take the decision "allow"; blocked: the hook guard blocks it: it failed, stop does not take the decision "allow"
+            http open, command open: guard asked, failed open, stop does not take the decision "allow"; goes on
+        deny
+            http, command: guard asked, failed closed, stop does not take the decision "deny"; blocked: the hook guard blocks it: it failed, stop does not take the decision "deny"
+            http open, command open: guard asked, failed open, stop does not take the decision "deny"; goes on
+        block
+            always: guard asked, says block "not now"; blocked: the hook guard blocks it: not now
+        rewrite
+            http, command: guard asked, failed closed, stop does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, stop does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, stop does not take the decision "rewrite"; goes on
+        a wrong rewrite
+            http, command: guard asked, failed closed, stop does not take the decision "rewrite"; blocked: the hook guard blocks it: it failed, stop does not take the decision "rewrite"
+            http open, command open: guard asked, failed open, stop does not take the decision "rewrite"; goes on
+        context
+            http, command: guard asked, failed closed, stop does not take context; blocked: the hook guard blocks it: it failed, stop does not take context
+            http open, command open: guard asked, failed open, stop does not take context; goes on
+        garbage
+            http, command: guard asked, failed closed, its answer is no JSON object; blocked: the hook guard blocks it: it failed, its answer is no JSON object
+            http open, command open: guard asked, failed open, its answer is no JSON object; goes on
+        failure
+            http: guard asked, failed closed, it answered 500 Internal Server Error; blocked: the hook guard blocks it: it failed, it answered 500 Internal Server Error
+            command: guard asked, failed closed, it ended with the exit code 1: oops; blocked: the hook guard blocks it: it failed, it ended with the exit code 1: oops
+            http open: guard asked, failed open, it answered 500 Internal Server Error; goes on
+            command open: guard asked, failed open, it ended with the exit code 1: oops; goes on
+        flood
+            http, command: guard asked, failed closed, its answer is larger than 1 MiB; blocked: the hook guard blocks it: it failed, its answer is larger than 1 MiB
+            http open, command open: guard asked, failed open, its answer is larger than 1 MiB; goes on
+        timeout
+            http, command: guard asked, failed closed, it did not answer within 300 ms; blocked: the hook guard blocks it: it failed, it did not answer within 300 ms
+            http open, command open: guard asked, failed open, it did not answer within 300 ms; goes on
+        redirect or exit 2
+            http: guard asked, failed closed, it answered 302 Found, and redirects are not followed; blocked: the hook guard blocks it: it failed, it answered 302 Found, and redirects are not followed
+            command, command open: guard asked, says block "no way"; blocked: the hook guard blocks it: no way
+            http open: guard asked, failed open, it answered 302 Found, and redirects are not followed; goes on
+    "#]]).await;
 }
 
 #[sqlx::test(migrations = false)]
