@@ -18,6 +18,8 @@ mod queue;
 mod approval;
 mod tool_call_with_large_result;
 mod permission_and_sandbox_fact;
+mod hook_input_rewrite;
+mod turn_hooks;
 mod interrupt;
 mod status;
 mod question;

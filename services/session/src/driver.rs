@@ -4,6 +4,7 @@ mod moves;
 mod step;
 mod model;
 mod calls;
+mod hooks;
 mod people;
 mod compact;
 mod own;
@@ -46,7 +47,7 @@ use crate::{
         turns::{Claim, Context, Interrupt, Trace},
     },
     surroundings::Surroundings,
-    turn::{Input, Purpose, Step, Stop, Turn},
+    turn::{Hooks, Input, Purpose, Step, Stop, Turn},
 };
 
 /// How many claims a turn survives that ended with its worker.
@@ -177,8 +178,11 @@ impl Driver {
     ) -> Result<Driver> {
         let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
         let surroundings = host.surroundings(&caller, context.workspace_id);
-        let (conversation, surroundings) =
-            tokio::join!(conversation(host, claim, known), surroundings);
+        let (conversation, surroundings, hooks) = tokio::join!(
+            conversation(host, claim, known),
+            surroundings,
+            hooks::hooks(host, &caller)
+        );
         let Conversation { history, steps, day } = conversation?;
         // An override holds from its message on, until another message overrides it.
         // Answers say which agent gave them, so that this holds however little is loaded.
@@ -191,6 +195,8 @@ impl Driver {
             true => Purpose::Compact,
             false => Purpose::Answer,
         };
+        let hooks =
+            Hooks { session_start: hooks.session_start && hooks::begins(&history), ..hooks };
         let turn = match steps.is_empty() {
             true => Turn::new(agent.limits(), purpose),
             false => Turn::restore(agent.limits(), purpose, steps),
@@ -211,7 +217,7 @@ impl Driver {
             ladder: Arc::default(),
             agent,
             history,
-            turn,
+            turn: turn.with_hooks(hooks),
             view: context.view.clone(),
             tasks: JoinSet::new(),
             unfolded: 0,

@@ -76,6 +76,8 @@ pub struct Catalogue {
     pub tools: Arc<Vec<Tool>>,
     /// Workspaces may have more.
     per_workspace: bool,
+    /// The events that somebody has hooks for.
+    hook_events: Arc<Vec<String>>,
 }
 
 /// Who is offered what: tenant, workspace if it has tools of its own, the names of the agent's
@@ -116,6 +118,10 @@ const ROUTES: Duration = Duration::from_secs(10);
 
 /// How long an answer may take that is not a stream.
 pub const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long one may take that waits for hooks: twice as long as all hooks of one event together,
+/// and a little more.
+pub const PATIENT_ANSWER: Duration = Duration::from_secs(250);
 
 impl Host {
     pub fn new(
@@ -199,12 +205,23 @@ impl Host {
 
     /// The tools that all workspaces have.
     pub async fn catalogue(&self, caller: &Caller) -> Result<Arc<Catalogue>, Status> {
-        let load = async {
-            let (tools, per_workspace) = self.list_tools(caller, String::new()).await?;
-            Ok::<_, Status>(Arc::new(Catalogue { tools: Arc::new(tools), per_workspace }))
-        };
+        let load =
+            async { Ok::<_, Status>(Arc::new(self.list_tools(caller, String::new()).await?)) };
         let found = self.catalogue.try_get_with(caller.tenant.clone(), load).await;
         found.map_err(|status| (*status).clone())
+    }
+
+    /// The events that somebody of the tenant has hooks for. It costs nothing beside the catalogue.
+    pub async fn hook_events(&self, caller: &Caller) -> Result<Arc<Vec<String>>, Status> {
+        Ok(self.catalogue(caller).await?.hook_events.clone())
+    }
+
+    /// How long to wait for an evaluation: hooks take their time.
+    pub async fn patience(&self, caller: &Caller) -> Duration {
+        match self.hook_events(caller).await {
+            Ok(events) if events.is_empty() => ANSWER,
+            _ => PATIENT_ANSWER,
+        }
     }
 
     /// The tools that a workspace has. Of tenants whose workspaces are all alike, nobody asks
@@ -219,18 +236,14 @@ impl Host {
             return Ok(catalogue.tools.clone());
         }
         let load = async {
-            let (tools, _) = self.list_tools(caller, id.to_string()).await?;
-            Ok::<_, Status>(Arc::new(tools))
+            let listed = self.list_tools(caller, id.to_string()).await?;
+            Ok::<_, Status>(listed.tools)
         };
         let found = self.tools_of.try_get_with((caller.tenant.clone(), id), load).await;
         found.map_err(|status| (*status).clone())
     }
 
-    async fn list_tools(
-        &self,
-        caller: &Caller,
-        workspace_id: String,
-    ) -> Result<(Vec<Tool>, bool), Status> {
+    async fn list_tools(&self, caller: &Caller, workspace_id: String) -> Result<Catalogue, Status> {
         let (mut client, peer) = self.tools();
         let mut request = ListToolsRequest { workspace_id, page_size: 500, ..Default::default() };
         let mut tools = Vec::new();
@@ -240,7 +253,11 @@ impl Host {
             tools.extend(page.tools);
             request.page_token = page.next_page_token;
             if request.page_token.is_empty() || tools.len() >= MOST_TOOLS {
-                return Ok((tools, page.per_workspace));
+                return Ok(Catalogue {
+                    tools: Arc::new(tools),
+                    per_workspace: page.per_workspace,
+                    hook_events: Arc::new(page.hook_events),
+                });
             }
         }
     }

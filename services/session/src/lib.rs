@@ -6,6 +6,7 @@
 mod ids;
 mod time;
 mod message;
+mod hook;
 mod turn;
 mod view;
 mod agent;

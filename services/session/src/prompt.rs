@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     agent::Agent,
     compaction::{Entry, View, left_out},
+    hook::Note,
     memory::Line,
     message::{Part, Role, ToolState, ToolUse},
     offer::Offer,
@@ -211,6 +212,10 @@ pub fn assemble(system: &System, view: &View<'_>, offer: &Offer) -> models::Prom
 }
 
 fn said(entry: &Entry<'_>, pruned: bool) -> Vec<models::Message> {
+    if let Some(note) = Note::of(entry.parts) {
+        let told = models::content::Kind::Text(note.told());
+        return vec![message(models::message::Role::User, vec![told])];
+    }
     match entry.role {
         Role::User => vec![user(entry.parts)],
         Role::Assistant => assistant(entry.parts, pruned),
@@ -284,11 +289,13 @@ fn result(tool_use: &ToolUse, pruned: bool) -> models::ToolResult {
         (None, true) => tool_use.error_text.clone(),
         (None, false) => tool_use.output_json.clone(),
     };
-    models::ToolResult {
-        tool_call_id: tool_use.tool_call_id.to_string(),
-        text: text.unwrap_or_default(),
-        error,
+    let mut text = text.unwrap_or_default();
+    if let Some(metadata) = &tool_use.metadata
+        && !metadata.hook_context.is_empty()
+    {
+        text.push_str(&format!("\n\nA hook says:\n\n{}", metadata.hook_context));
     }
+    models::ToolResult { tool_call_id: tool_use.tool_call_id.to_string(), text, error }
 }
 
 fn message(role: models::message::Role, content: Vec<models::content::Kind>) -> models::Message {

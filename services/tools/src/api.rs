@@ -2,13 +2,14 @@ mod files;
 mod mcp_servers;
 mod outputs;
 mod policies;
+mod turn_hooks;
 mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use proto::{
-    event::v1::{Payload, ToolMetadata, tool_metadata},
+    event::v1::{ToolMetadata, tool_metadata},
     tools::v1 as pb,
     tools::v1::{
         file_service_server::FileServiceServer,
@@ -28,18 +29,17 @@ use self::files::Files;
 use crate::{
     call::{Call, SessionId},
     catalog::{Effect, Entry},
+    decide::{Decided, Judges, LARGEST_INPUT},
     egress::Reached,
     error::{Error, Result},
-    evaluate::evaluate,
     execute::{Executor, Terms},
-    facts::{self, int32, int64},
+    facts::{int32, int64},
     outcome::Outcome,
     outputs::Kept,
     store,
 };
 
 /// Limits that the contract promises.
-const LARGEST_INPUT: usize = 1024 * 1024;
 const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
 const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
@@ -54,8 +54,8 @@ const MOST_IN_SCOPE: usize = 200;
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
     let workspaces = workspaces::Api { executor: executor.clone() };
+    let policies = policies::Api { db: db.clone(), executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
-    let policies = policies::Api { db: db.clone(), servers: executor.servers.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(workspaces), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
@@ -111,7 +111,13 @@ impl ToolService for Api {
                 _ => tools.push(tool),
             }
         };
-        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token, per_workspace }))
+        let hook_events = self.executor.policies.hook_events(&tenant).await?;
+        Ok(Response::new(pb::ListToolsResponse {
+            tools,
+            next_page_token,
+            per_workspace,
+            hook_events,
+        }))
     }
 
     async fn evaluate(
@@ -119,16 +125,15 @@ impl ToolService for Api {
         request: Request<pb::EvaluateRequest>,
     ) -> Result<Response<pb::EvaluateResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
-        let call = decode(tenant, request.into_inner().call)?;
+        let mut call = decode(tenant, request.into_inner().call)?;
         let catalog = self.executor.catalog_for(&call).await?;
-        let evaluation = evaluate(&catalog, &call);
-        let evaluation = facts::permission_evaluated(&call, &evaluation);
-        let fact = facts::about(&call, Payload::PermissionEvaluated(evaluation.clone()));
-        Ok(Response::new(pb::EvaluateResponse {
-            evaluation: Some(evaluation),
-            facts: vec![fact],
-            input_json: call.input_json,
-        }))
+        let Executor { hooks, outputs, policies, .. } = &*self.executor;
+        let policy = policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
+        let judges = Judges { catalog: &catalog, hooks, outputs, policy: &policy };
+        let Decided { evaluation, facts, input_json } = judges.decide(call).await;
+        let evaluation = Some(evaluation);
+        Ok(Response::new(pb::EvaluateResponse { evaluation, facts, input_json }))
     }
 
     async fn execute(
@@ -138,11 +143,22 @@ impl ToolService for Api {
         let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let terms = Terms { patience: patience(request.timeout_ms)?, approved: request.approved };
-        let call = decode(tenant, request.call)?;
+        let mut call = decode(tenant, request.call)?;
+        let policy = self.executor.policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
         let room = self.executor.prepare()?;
         store::admit(&self.db, &call).await?;
-        let answers = self.executor.clone().start(self.db.clone(), room, call, terms);
+        let answers = self.executor.clone().start(self.db.clone(), room, call, policy, terms);
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    async fn run_hooks(
+        &self,
+        request: Request<pb::RunHooksRequest>,
+    ) -> Result<Response<pb::RunHooksResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = turn_hooks::decode(tenant, request.into_inner())?;
+        Ok(Response::new(turn_hooks::run(&self.db, &self.executor, request).await?))
     }
 
     async fn raise_epoch(
@@ -250,6 +266,7 @@ impl From<Outcome> for pb::Outcome {
             duration_ms: int32(outcome.metadata.duration.as_millis() as u64),
             truncated: outcome.metadata.truncated,
             output_bytes: int64(outcome.metadata.output_bytes),
+            hook_context: outcome.metadata.hook_context,
             output_path: outcome.metadata.kept.as_ref().map(Kept::path).unwrap_or_default(),
             output_ref: match &outcome.metadata.kept {
                 Some(kept) => kept.output_ref.to_string(),

@@ -2,6 +2,7 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use sandbox::Tier;
+use secrecy::SecretString;
 
 use crate::{egress::Allowance, outputs, search};
 
@@ -83,14 +84,19 @@ pub struct Config {
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
 
-    /// What beside the public internet may be reached by those who were granted the host:
-    /// networks (`10.0.0.0/8`), addresses, and names (`host`, `*.host`), with commas between them.
+    /// What beside the public internet may be reached, by those who were granted the host, by hooks and
+    /// by MCP servers: networks (`10.0.0.0/8`), addresses, and names (`host`, `*.host`), with commas
+    /// between them.
     #[arg(long, env, value_delimiter = ',')]
     pub egress_allow_private: Vec<Allowance>,
 
     /// How many bytes one call may send to and receive from other hosts.
     #[arg(long, env, default_value_t = 1024 * 1024 * 1024)]
     pub egress_bytes: u64,
+
+    /// Secret that the keys are made of which calls to hooks are signed with. Unset: they are not signed.
+    #[arg(long, env, hide_env_values = true)]
+    pub hook_secret: Option<SecretString>,
 
     #[command(flatten)]
     pub search: search::Args,

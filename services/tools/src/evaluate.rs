@@ -18,7 +18,7 @@ use crate::{
 pub struct Evaluation<'a> {
     pub verdict: Verdict<'a>,
 
-    /// What decided: `schema`, `capability`, `host_policy`, `rule`, `mode` or `default`.
+    /// What decided: `schema`, `capability`, `host_policy`, `rule`, `mode`, `hook` or `default`.
     pub cause: &'static str,
 
     /// The rule that won, also when a mode made something else of it.

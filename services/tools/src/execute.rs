@@ -17,18 +17,21 @@ use tokio::{
 use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
+    after::after,
     call::{Call, WorkspaceId},
     catalog::{Catalog, Effect, Run},
     egress::Gateway,
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
+    hooks::Hooks,
     mcp::Servers,
     outcome::{Failure, Kind, Outcome},
     outputs::Outputs,
+    policies::{Policies, Policy},
     redact::Redactor,
     store,
-    workspaces::Workspaces,
+    workspaces::{Entered, Workspaces},
 };
 
 /// How many answers may wait for a slow caller before the tool itself has to.
@@ -64,6 +67,8 @@ pub struct Executor {
     pub outputs: Arc<Outputs>,
     pub gateway: Gateway,
     pub redactor: Redactor,
+    pub policies: Policies,
+    pub hooks: Hooks,
     pub room: Arc<Semaphore>,
 }
 
@@ -101,6 +106,7 @@ impl Executor {
         db: PgPool,
         room: OwnedSemaphorePermit,
         call: Call,
+        policy: Arc<Policy>,
         terms: Terms,
     ) -> mpsc::Receiver<Answer> {
         let (sender, answers) = mpsc::channel(BACKLOG);
@@ -108,7 +114,7 @@ impl Executor {
             let facts = Facts::new(&call, sender);
             let id = call.tool_call_id;
             tokio::select! {
-                outcome = self.run(&call, terms, &facts) => facts.end(outcome).await,
+                outcome = self.run(&call, &policy, terms, &facts) => facts.end(outcome).await,
                 () = facts.abandoned() => info!(tool_call.id = %id, "call {id} was dropped"),
                 () = superseded(&db, &call) => {
                     info!(tool_call.id = %id, "call {id} lost its session");
@@ -123,9 +129,10 @@ impl Executor {
     }
 
     /// A call always has an outcome, also when the tool panics.
-    async fn run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn run(&self, call: &Call, policy: &Policy, terms: Terms, facts: &Facts<'_>) -> Outcome {
         let begun = Instant::now();
-        let finished = AssertUnwindSafe(self.decide_and_run(call, terms, facts)).catch_unwind();
+        let running = self.decide_and_run(call, policy, terms, facts);
+        let finished = AssertUnwindSafe(running).catch_unwind();
         let mut outcome = finished.await.unwrap_or_else(|_| {
             error!(tool_call.id = %call.tool_call_id, "tool {} panicked", call.tool);
             Failure::new(Kind::Failed, "the tool crashed; this is our fault").into()
@@ -134,7 +141,13 @@ impl Executor {
         outcome
     }
 
-    async fn decide_and_run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn decide_and_run(
+        &self,
+        call: &Call,
+        policy: &Policy,
+        terms: Terms,
+        facts: &Facts<'_>,
+    ) -> Outcome {
         // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
         // a refusal is news: the call came unasked, or something changed since.
         let catalog = match self.catalog_for(call).await {
@@ -175,21 +188,33 @@ impl Executor {
             patience: terms.patience,
             facts,
         };
-        let running = tool.run(permit.input, run);
-        if permit.entry.about.effect == Effect::Reads {
-            return running.await;
-        }
-        let before = match entered.admit().await {
-            Ok(before) => before,
-            Err(error) => return overflowed(facts, &error).await.into(),
+        let running = tool.run(permit.input.clone(), run);
+        let outcome = match permit.entry.about.effect {
+            Effect::Reads => running.await,
+            Effect::Asks | Effect::Changes | Effect::Destroys => {
+                within_quota(&entered, running, facts).await
+            }
         };
-        let outcome = tokio::select! {
-            outcome = running => outcome,
-            error = entered.overflow(before) => overflowed(facts, &error).await.into(),
-        };
-        entered.forget_used();
-        outcome
+        after(&self.hooks, policy, call, &permit.input, outcome, facts).await
     }
+}
+
+/// Runs what may fill a workspace, for as long as there is room.
+async fn within_quota(
+    entered: &Arc<Entered>,
+    running: impl Future<Output = Outcome>,
+    facts: &Facts<'_>,
+) -> Outcome {
+    let before = match entered.admit().await {
+        Ok(before) => before,
+        Err(error) => return overflowed(facts, &error).await.into(),
+    };
+    let outcome = tokio::select! {
+        outcome = running => outcome,
+        error = entered.overflow(before) => overflowed(facts, &error).await.into(),
+    };
+    entered.forget_used();
+    outcome
 }
 
 /// Nobody gets into the workspace.
@@ -235,13 +260,20 @@ mod tests {
     use tonic::Status;
 
     use super::*;
-    use crate::{egress::Addresses, mcp::Connector, secrets::Secrets, workspaces::Limits};
+    use crate::{
+        egress::Addresses,
+        hooks::{Commands, Http},
+        mcp::Connector,
+        secrets::Secrets,
+        workspaces::Limits,
+    };
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
         let limits = Limits { bytes: 0, files: 0 };
         let workspaces = Workspaces::new(db.clone(), folder.path().into(), limits, 1, None);
+        let workspaces = Arc::new(workspaces);
         let outputs = Outputs::open(db.clone(), folder.path(), 0, Duration::ZERO).unwrap();
         let gateway = Gateway::new(Addresses::default(), 0).unwrap();
         let connector = Connector {
@@ -253,6 +285,15 @@ mod tests {
             redactor: Redactor::default(),
             outward: gateway.outward().clone(),
         };
+        let commands = Commands {
+            sandbox: Sandbox::new("sandbox-init"),
+            minimum_tier,
+            workspaces: workspaces.clone(),
+            redactor: Redactor::default(),
+            room: Semaphore::new(1),
+        };
+        let http = Http::new(gateway.outward().clone(), None).unwrap();
+        let policies = Policies::new(db.clone());
         let servers = Servers::new(db, connector, Catalog::default(), Duration::ZERO, 1);
         Executor {
             servers: Arc::new(servers),
@@ -260,11 +301,13 @@ mod tests {
             outputs: Arc::new(outputs),
             gateway,
             redactor: Redactor::default(),
+            policies,
+            hooks: Hooks { http, commands },
             catalog: Arc::new(Catalog::built_in(None).unwrap()),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,
-            workspaces: Arc::new(workspaces),
+            workspaces,
             room: Arc::new(Semaphore::new(1)),
         }
     }

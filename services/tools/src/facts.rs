@@ -41,6 +41,11 @@ impl<'a> Facts<'a> {
         self.send(Item::Fact(about(self.call, payload).into())).await;
     }
 
+    /// Puts a whole fact on record.
+    pub async fn tell(&self, fact: Event) {
+        self.send(Item::Fact(fact.into())).await;
+    }
+
     /// Puts on record what became of an output.
     pub async fn note_output(&self, kept: &Kept, payload: Payload) {
         let fact = Event { output_ref: kept.output_ref.to_string(), ..about(self.call, payload) };

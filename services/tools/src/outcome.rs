@@ -26,6 +26,9 @@ pub struct Metadata {
     /// Where the rest is, if it was kept.
     pub kept: Option<Kept>,
 
+    /// What hooks had to add, for the model.
+    pub hook_context: String,
+
     /// Whom the call has reached, and what there was beside those.
     pub reached: Vec<Reached>,
     pub others: Traffic,

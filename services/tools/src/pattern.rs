@@ -81,6 +81,15 @@ impl Pattern {
         Ok(Pattern { prefix, literal, open, wild })
     }
 
+    /// Whether it can be compared with anything at all. Most that cannot are noticed when they
+    /// are read, and the rest when they are first used.
+    pub fn check(&self) -> Result<(), Malformed> {
+        match &self.wild {
+            None | Some(Wild::Anything) => Ok(()),
+            Some(Wild::Glob { glob, .. }) => compile(glob).map(|_| ()),
+        }
+    }
+
     /// It matches one text and no other.
     pub fn is_exact(&self) -> bool {
         self.wild.is_none()
@@ -212,6 +221,7 @@ mod tests {
         for text in ["", "[", "[!", "[]", "{", "}", "{a", "a\\", "[z-a]", &deep, &long] {
             let found = Pattern::new(text).and_then(|pattern| pattern.matches("a"));
             assert!(found.is_err(), "{text}");
+            assert!(Pattern::new(text).and_then(|pattern| pattern.check()).is_err(), "{text}");
         }
     }
 

@@ -13,7 +13,7 @@ const SHORTEST: usize = 8;
 const MOST: usize = 1_000;
 
 /// The secrets that are known.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Redactor {
     secrets: Vec<Vec<u8>>,
     finder: Option<AhoCorasick>,

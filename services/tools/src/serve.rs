@@ -14,9 +14,11 @@ use crate::{
     egress::{Addresses, Gateway},
     execute::Executor,
     facts, forward,
+    hooks::{Commands, Hooks, Http, Signer},
     mcp::{Connector, Servers},
     outputs::Outputs,
     placement::Placement,
+    policies::Policies,
     redact::Redactor,
     secrets::Secrets,
     web_search::WebSearch,
@@ -61,6 +63,7 @@ pub async fn serve(
         Some(path) => Redactor::read(path)?,
         None => Redactor::default(),
     };
+    let signer = config.hook_secret.clone().map(Signer::new);
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init);
     let machine = sandbox
@@ -84,6 +87,15 @@ pub async fn serve(
     let search = config.search.provider()?;
     let search = search.map(|provider| WebSearch::new(provider, config.search.search_per_minute));
 
+    let commands = Commands {
+        sandbox: sandbox.clone(),
+        minimum_tier,
+        workspaces: workspaces.clone(),
+        redactor: redactor.clone(),
+        room: Semaphore::new(config.max_executions),
+    };
+    let hooks = Hooks { http: Http::new(gateway.outward().clone(), signer)?, commands };
+
     let catalog = Arc::new(Catalog::built_in(search)?);
     let read_only = config.sandbox_read_only()?;
     let connector = Connector {
@@ -92,7 +104,7 @@ pub async fn serve(
         read_only: read_only.clone(),
         workspaces: config.workspaces_dir.clone(),
         secrets: Secrets { folder: config.secrets_dir.clone() },
-        redactor: redactor.with(&[]),
+        redactor: redactor.clone(),
         outward: gateway.outward().clone(),
     };
     let (idle, most) = (config.mcp_idle, config.mcp_connections);
@@ -109,6 +121,8 @@ pub async fn serve(
         outputs: outputs.clone(),
         gateway,
         redactor,
+        policies: Policies::new(db.clone()),
+        hooks,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());

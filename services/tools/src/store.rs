@@ -1,5 +1,6 @@
 pub mod mcp_servers;
 pub mod outputs;
+pub mod policies;
 pub mod replicas;
 pub mod snapshots;
 pub mod workspaces;

@@ -130,6 +130,7 @@ impl Driver {
                     self.tasks.spawn(evaluate.in_current_span());
                 }
             }
+            Effect::RunHooks { event, stops } => self.run_hooks(event, stops, inputs).await?,
             Effect::Execute { id, approved } => {
                 let kept = self.keep_files(id).await;
                 // Whoever takes over must know that it ran before it can have run.
@@ -174,7 +175,7 @@ impl Driver {
     }
 
     /// Commits, and when Postgres refuses the data, ends the turn without it.
-    async fn flush(&mut self) -> Result<(), Stopped> {
+    pub(super) async fn flush(&mut self) -> Result<(), Stopped> {
         match self.writer.flush().await {
             Err(Stopped::Refused(problem)) => self.give_up(problem).await,
             result => result,

@@ -11,8 +11,7 @@ use std::{
 
 use proto::tools::v1::{
     Call, DeleteMcpServerRequest, ListMcpServersRequest, ListToolsRequest, McpServer, Permissions,
-    PutMcpServerRequest, Tool, mcp_server::Transport, permissions::Mode,
-    policy_service_client::PolicyServiceClient, rule::Action,
+    PutMcpServerRequest, Tool, mcp_server::Transport, permissions::Mode, rule::Action,
 };
 use rmcp::{
     ErrorData, RoleServer, ServerHandler,
@@ -112,10 +111,6 @@ pub fn at(id: &str, url: &str) -> McpServer {
 }
 
 impl World {
-    pub fn policies(&self) -> PolicyServiceClient<tonic::transport::Channel> {
-        PolicyServiceClient::new(self.peer.channel())
-    }
-
     pub async fn put_server(&self, project: &str, server: McpServer) -> Result<McpServer, Status> {
         let request = PutMcpServerRequest { project: project.into(), mcp_server: Some(server) };
         let answer =

@@ -8,7 +8,8 @@ use proto::{
     event::v1::{Event, Payload},
     tools::v1::{
         Call, EvaluateRequest, EvaluateResponse, ExecuteRequest, ExecuteResponse, Permissions,
-        RaiseEpochRequest, Rule, execute_response::Item, outcome::Result as PbResult, rule::Action,
+        RaiseEpochRequest, ReadOutputRequest, Rule, execute_response::Item,
+        outcome::Result as PbResult, output_service_client::OutputServiceClient, rule::Action,
         tool_service_client::ToolServiceClient,
     },
 };
@@ -216,6 +217,15 @@ impl World {
         let request = RaiseEpochRequest { session_id: session_id.into(), epoch };
         let request = self.peer.request(&self.caller, request);
         Ok(self.client.clone().raise_epoch(request).await?.into_inner().epoch)
+    }
+
+    /// All of a kept output.
+    pub async fn output(&self, output_ref: &str) -> String {
+        let request = ReadOutputRequest { output_ref: output_ref.into(), ..Default::default() };
+        let request = self.peer.request(&self.caller, request);
+        let mut client = OutputServiceClient::new(self.peer.channel());
+        let answer = client.read_output(request).await.unwrap().into_inner();
+        String::from_utf8(answer.data).unwrap()
     }
 
     pub fn read(&self, call: &Call, file: &str) -> String {
