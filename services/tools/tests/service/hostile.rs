@@ -140,7 +140,7 @@ async fn a_message_that_unpacks_to_too_much_is_refused(db: PgPool) {
     };
     // A few kilobytes on the way.
     let refused = packed(64 << 20).await.unwrap_err();
-    assert_code(&refused, Code::ResourceExhausted);
+    assert_code(&refused, Code::InvalidArgument);
     assert!(!world.folder(&id).join("file").exists());
     packed(1 << 20).await.unwrap();
 }

@@ -99,7 +99,7 @@ async fn a_projects_rules_are_put_listed_and_deleted(db: PgPool) {
     for (project, pattern) in [("p", "git *"), ("q", "git push*")] {
         let status = delete(project, pattern).await.unwrap_err();
         let expected = format!(
-            "NotFound REASON_POLICY_NOT_FOUND: there is no \"bash {pattern}\" in the project"
+            "NotFound REASON_POLICY_NOT_FOUND: there is no rule, hook or MCP server \"bash {pattern}\" here"
         );
         assert_eq!(explain(&status), expected);
     }
@@ -168,10 +168,10 @@ async fn what_is_no_policy_is_refused_by_its_field(db: PgPool) {
         invalid hook.timeout_ms: is not between 0 and 60000
         invalid hook.timeout_ms: is not between 0 and 60000
         invalid hook.url: it is no URL
-        invalid hook.url: its scheme is ftp and not http or https
-        invalid hook.url: 127.0.0.1 is not a public address
-        invalid hook.url: ::ffff:10.0.0.1 is not a public address
-        invalid hook.url: 169.254.169.254 is not a public address
+        invalid hook.url: ftp://example.com is no `http` or `https` URL with a host, and without a password
+        invalid hook.url: 127.0.0.1 may not be reached: 127.0.0.1 is loopback
+        invalid hook.url: 10.0.0.1 may not be reached: 10.0.0.1 is private
+        invalid hook.url: 169.254.169.254 may not be reached: 169.254.169.254 is link-local, where clouds keep metadata
     "#]]
     .assert_eq(&lines);
     assert!(world.rules("p", 0).await.is_empty());
@@ -257,7 +257,7 @@ async fn a_rule_holds_where_it_was_put_and_decides_by_its_weight(db: PgPool) {
     note("running it", format!("{:?} {:?}", refused.error(), refused.names()));
     expect![[r#"
         nothing put
-            allow default: no rule decides, and bash runs in a strict sandbox
+            allow default: no rule decides, and bash runs in a sandbox
         ask of the tenant
             ask rule by project bash *: the rule bash "*" of the project asks a person
         narrower allow of the project
