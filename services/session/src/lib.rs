@@ -37,6 +37,7 @@ mod patrol;
 mod recovery;
 mod heart;
 mod purge;
+mod facts;
 mod keeper;
 mod reader;
 mod api;

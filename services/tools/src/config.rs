@@ -42,6 +42,22 @@ pub struct Config {
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
 
+    /// How many processes may run on this server at once.
+    #[arg(long, env, default_value_t = 256)]
+    pub max_processes: usize,
+
+    /// How many processes a session may have running at once.
+    #[arg(long, env, default_value_t = 16)]
+    pub max_session_processes: u32,
+
+    /// How many processes a tenant may have running at once.
+    #[arg(long, env, default_value_t = 128)]
+    pub max_tenant_processes: u32,
+
+    /// Seconds a process may run before it is ended.
+    #[arg(long, env, default_value = "86400", value_parser = chassis::seconds)]
+    pub process_seconds: Duration,
+
     #[command(flatten)]
     pub chassis: chassis::Args,
 }

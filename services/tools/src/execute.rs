@@ -60,13 +60,19 @@ pub struct Executor {
 impl Executor {
     /// Whether a call can be run here and now.
     pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
+        self.check_tier()?;
+        self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
+    }
+
+    /// Whether anything may run on this machine.
+    pub fn check_tier(&self) -> Result<()> {
         let (tier, minimum_tier) = (self.machine.tier(), self.minimum_tier);
         if tier > minimum_tier {
             let missing = self.machine.missing();
             let names: Vec<_> = missing.iter().map(|layer| layer.name()).collect();
             return Err(Error::SandboxUnavailable { tier, minimum_tier, missing: names.join(" ") });
         }
-        self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
+        Ok(())
     }
 
     /// Runs a call that has been admitted and answers with what happens. When the answers are

@@ -32,6 +32,7 @@ mod redact;
 mod spool;
 mod outputs;
 mod printed;
+mod processes;
 mod text;
 mod workspace;
 mod files;

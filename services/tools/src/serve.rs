@@ -9,8 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    execute::Executor,
+    outputs::Outputs,
+    processes::{self, Processes},
+    redact::Redactor,
+    store::processes::Most,
+    workspace,
 };
 
 /// Runs the service until `stop`.
@@ -55,11 +61,29 @@ pub async fn serve(
         redactor,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
+    let limits = processes::Limits {
+        most: Most {
+            per_session: config.max_session_processes.into(),
+            per_tenant: config.max_tenant_processes.into(),
+        },
+        here: config.max_processes,
+        life: config.process_seconds,
+    };
+    let processes = Processes::new(db.clone(), executor.clone(), limits);
+    // Processes are looked after until the last call has ended, and then ended.
+    let done = CancellationToken::new();
+    let _done = done.clone().drop_guard();
+    tokio::spawn(processes.clone().host(config.output_retention, done.clone()));
+
     let (sweeping, over) = (outputs.clone(), stop.clone());
     tokio::spawn(async move { sweeping.sweep(over).await });
     let health = json!({ "tier": tier, "missing": missing });
-    Server::new("tools", &config.chassis, &db, auth)
+    let shared =
+        api::Shared { db: db.clone(), executor, processes: processes.clone(), stop: stop.clone() };
+    let served = Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())
-        .serve(listener, api::routes(&config.chassis, db, executor), stop)
-        .await
+        .serve(listener, api::routes(&config.chassis, shared), stop)
+        .await;
+    processes.shut_down().await;
+    served
 }

@@ -1,4 +1,6 @@
+pub mod facts;
 pub mod outputs;
+pub mod processes;
 
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};

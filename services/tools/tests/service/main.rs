@@ -10,6 +10,8 @@ mod fence;
 mod file_tools;
 mod files;
 mod hostile;
+mod outbox;
+mod processes;
 mod races;
 mod searches;
 mod transfers;
