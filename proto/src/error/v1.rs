@@ -85,6 +85,8 @@ impl Reason {
             | Reason::ProcessOver
             | Reason::ProcessInputClosed
             | Reason::SandboxUnavailable
+            | Reason::WorkspaceBusy
+            | Reason::WorkspaceNotEmpty
             | Reason::RoutingNotPossible
             | Reason::ProviderAuth
             | Reason::ContentRefused

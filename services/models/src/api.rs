@@ -21,6 +21,7 @@ use crate::{
     error::{Error, Result},
     facts::{self, Correlation},
     generate::generate,
+    joined::joined,
     provider::Providers,
     usage,
 };
@@ -66,7 +67,7 @@ impl ModelService for Api {
             self.find(name)?;
         }
         let (catalogue, providers) = (self.catalogue.clone(), self.providers.clone());
-        let answer = generate(catalogue, providers, generation, self.stop.clone());
+        let answer = joined(generate(catalogue, providers, generation, self.stop.clone()));
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         Ok(Response::new(Box::pin(answer.map_err(Into::into))))
     }

@@ -52,16 +52,21 @@ pub async fn run(host: Arc<Host>) {
             }
             Err(status) => {
                 debug!(%status, "the tools service has no facts for us, asking again");
-                sleep(AGAIN.mul_f64(rand::rng().random_range(0.5..1.5))).await;
+                sleep(about(AGAIN)).await;
             }
         }
     }
 }
 
+/// Not all replicas ask at once.
+fn about(time: Duration) -> Duration {
+    time.mul_f64(rand::rng().random_range(0.5..1.5))
+}
+
 /// Tells the tools service of sessions that are gone, for ever.
 pub async fn tell(host: Arc<Host>) {
     loop {
-        sleep(LOOK.mul_f64(rand::rng().random_range(0.5..1.5))).await;
+        sleep(about(LOOK)).await;
         if let Err(error) = tell_some(&host).await {
             warn!(%error, "cannot look for sessions that are gone, trying again");
         }

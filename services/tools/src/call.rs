@@ -8,6 +8,8 @@ chassis::id!(OutputRef, "out");
 chassis::id!(ProcessId, "proc");
 // One start of the service, which the processes that it runs die with.
 chassis::id!(HostId, "host");
+chassis::id!(SnapshotId, "snap");
+chassis::id!(ReplicaId, "rpl");
 
 /// One call of one tool, by one owner of a session.
 #[derive(Debug, Clone)]

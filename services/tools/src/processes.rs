@@ -71,7 +71,6 @@ struct Inner {
 
 /// A process of this server, as others reach it.
 pub struct Running {
-    pub row: Row,
     pub journal: Arc<Journal>,
     tenant: Tenant,
     orders: mpsc::Sender<Order>,
@@ -125,10 +124,6 @@ impl Processes {
         &self.0.news
     }
 
-    pub fn host_id(&self) -> HostId {
-        self.0.host_id
-    }
-
     /// Starts a process, or finds the one that the same request started. Returns once it runs,
     /// or is known not to.
     pub async fn start(&self, wanted: Wanted) -> Result<Row> {
@@ -179,7 +174,6 @@ impl Processes {
         };
         let (orders, arriving) = mpsc::channel(BACKLOG);
         let running = Arc::new(Running {
-            row: row.clone(),
             journal: journal.clone(),
             tenant: tenant.clone(),
             orders,

@@ -1,6 +1,11 @@
 pub mod facts;
+pub mod mcp_servers;
 pub mod outputs;
+pub mod policies;
 pub mod processes;
+pub mod replicas;
+pub mod snapshots;
+pub mod workspaces;
 
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};

@@ -1,4 +1,4 @@
-use std::{io, time::Duration};
+use std::{io, net::TcpListener, time::Duration};
 
 use nix::{libc, unistd::Pid};
 use tokio::{process, time::timeout};
@@ -27,6 +27,10 @@ pub struct Child {
 
     /// What they read, where there is something.
     pub input: Option<Input>,
+
+    /// The door for a proxy, if [`Profile::proxy`](crate::Profile) asked for one: a socket that
+    /// listens inside. Whoever takes it can let the command out.
+    pub proxy: Option<TcpListener>,
 
     /// What layers have stopped, as far as they tell. Complete when the command has ended.
     pub violations: Vec<Violation>,
@@ -65,6 +69,7 @@ impl Child {
             output: connected.output,
             errors: connected.errors,
             input: connected.input,
+            proxy: None,
             violations: Vec::new(),
             terminal: connected.terminal,
             control: Some(control),

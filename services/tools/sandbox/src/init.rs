@@ -20,6 +20,8 @@ use std::{collections::BTreeSet, io};
 
 use nix::sys::{prctl, signal::Signal};
 
+pub use layers::restrict;
+
 use layers::Standing;
 
 use crate::{
@@ -42,6 +44,9 @@ fn run(outside: Report) -> io::Result<()> {
     let socket = io::stdin();
     let status = match build(outside) {
         Ok((request, Verdict::Stands { report, standing })) => {
+            if let Some(listener) = standing.proxy {
+                protocol::hand_over(&socket, &Status::Listening, listener)?;
+            }
             let (connection, given) = command::connect(&request, standing.terminal)?;
             let applied = Status::Applied(report);
             match given {

@@ -57,6 +57,8 @@ pub enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
+    /// The door for a proxy is open, and comes along with this message. One of the others follows.
+    Listening,
     /// The sandbox stands and the command is about to start. What its input is written to comes
     /// along with this message, as a descriptor.
     Applied(Report),

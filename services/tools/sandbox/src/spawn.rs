@@ -2,6 +2,7 @@ use std::{
     collections::BTreeSet,
     fs::Permissions,
     io::{self, PipeReader},
+    net::TcpListener,
     os::{
         fd::OwnedFd,
         unix::{
@@ -125,15 +126,25 @@ impl Sandbox {
 
         let mut control = Control::new(control)?;
         let request = Request { profile: profile.clone(), program: program.clone(), streams };
+        let mut proxy = None;
         let standing = timeout(PATIENCE, async {
             control.send(&request).await?;
-            control.status().await
+            match control.status().await? {
+                Some(Status::Listening) => {
+                    proxy = control.take_given().map(TcpListener::from);
+                    control.status().await
+                }
+                status => Ok(status),
+            }
         });
         match standing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             Some(Status::Applied(report)) => {
                 let connected = connect(streams, ours, control.take_given())?;
                 let cgroup = cgroup.ok().filter(|_| report.has(Layer::Cgroup));
-                Ok(Child::new(report, connected, control, process, cgroup, &profile.limits))
+                let mut child =
+                    Child::new(report, connected, control, process, cgroup, &profile.limits);
+                child.proxy = proxy;
+                Ok(child)
             }
             Some(Status::Refused(report)) => {
                 let missing = report.missing().difference(&profile.optional).copied().collect();

@@ -4,12 +4,12 @@ use std::{future::pending, io, pin::Pin, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use jiff_sqlx::ToSqlx as _;
-use proto::event::v1::{Event, Payload};
+use proto::event::v1::{Event, Payload, SandboxViolation};
 use sandbox::{Child, Exit, Input, Output, Profile, Program, Streams};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     sync::{mpsc, oneshot},
-    time::{Instant, Interval, MissedTickBehavior, Sleep, interval, sleep, timeout},
+    time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 use tracing::{error, warn};
 
@@ -17,14 +17,16 @@ use super::{Journal, Order, Processes, Wanted, journal::Writer, told};
 use crate::{
     bash::explain,
     error::{Error, Result},
+    execute::shut,
     facts,
+    files::Used,
     outputs::Kept,
     redact::Redacted,
     store::{
         outputs::{Owner, Printer},
         processes::{self, End, Key, Row, Stream},
     },
-    workspace,
+    workspaces::Entered,
 };
 
 /// How often there may be news, and how often its row is told how much it printed.
@@ -69,14 +71,38 @@ enum Next {
     Wrote(io::Result<usize>),
     Order(Option<Order>),
     Tick,
-    Over,
+    Over(Ending),
 }
 
 /// How it came to an end.
 enum Ending {
     Itself(Exit),
     Terminated(String),
+    /// There is no room for it any more.
+    Crowded(Error),
     Broken(String),
+}
+
+/// The workspace that it runs in, and how full that was before.
+struct Room {
+    entered: Arc<Entered>,
+    before: Used,
+}
+
+impl Room {
+    /// Returns when a process has to go: it filled its workspace, or that was deleted, or it
+    /// was there for as long as `life`.
+    async fn left(&self, life: Duration) -> Ending {
+        tokio::select! {
+            () = sleep(life) => Ending::Terminated("it ran for as long as a process may".into()),
+            error = self.entered.overflow(self.before) => match error {
+                Error::WorkspaceNotFound(_) => {
+                    Ending::Terminated("its workspace was deleted".into())
+                }
+                error => Ending::Crowded(error),
+            },
+        }
+    }
 }
 
 impl Process {
@@ -107,12 +133,19 @@ impl Process {
         };
         let tenant = self.key.tenant.clone();
         match self.spawn(&mut talk).await {
-            Ok(mut child) => {
+            Ok((mut child, room)) => {
                 let _ = started.send(Ok((tenant, self.row.clone())));
-                let ending = self.attend(&mut child, &mut talk, orders).await;
+                let ending = self.attend(&mut child, &room, &mut talk, orders).await;
                 let violations = child.violations.iter().map(facts::sandbox_violation);
                 let violations = violations.map(Payload::SandboxViolation);
                 talk.told.extend(violations.map(|fact| told::about(&self.key, fact)));
+                if let Ending::Crowded(error) = &ending {
+                    let (layer, detail) = (facts::WORKSPACE.into(), error.to_string());
+                    let full = Payload::SandboxViolation(SandboxViolation { layer, detail });
+                    talk.told.push(told::about(&self.key, full));
+                }
+                room.entered.forget_used();
+                drop(room);
                 self.finish(talk, ending).await;
             }
             Err(problem) => {
@@ -123,35 +156,41 @@ impl Process {
     }
 
     /// Starts it and puts on record what it runs in.
-    async fn spawn(&self, talk: &mut Talk) -> Result<Child, String> {
+    async fn spawn(&self, talk: &mut Talk) -> Result<(Child, Room), String> {
         let executor = &self.processes.0.executor;
         let (key, wanted) = (&self.key, &self.wanted);
-        let opened = workspace::open(&executor.workspaces, &key.tenant, wanted.workspace_id).await;
-        let workspace = opened.map_err(|error| {
-            error!(%error, workspace.id = %wanted.workspace_id, "workspace cannot be opened");
-            "the workspace cannot be opened; this is our fault".to_owned()
-        })?;
+        let room = self.enter().await.map_err(|error| shut(wanted.workspace_id, &error))?;
         let mut profile = Profile::at_least(executor.minimum_tier);
+        profile.read_only = executor.read_only.clone();
         profile.limits.cpu_seconds = CPU_SECONDS;
         let program = Program::bash(&wanted.command);
+        let workspace = &room.entered.path;
         let spawned =
-            executor.sandbox.spawn_with(&profile, &workspace, &program, wanted.streams).await;
+            executor.sandbox.spawn_with(&profile, workspace, &program, wanted.streams).await;
         let mut child = spawned.map_err(|error| explain(&error))?;
         talk.input = child.input.take();
         let life = self.processes.0.limits.life;
         let most = usize::try_from(executor.outputs.most()).unwrap_or(usize::MAX);
-        let applied = facts::sandbox_applied(&child.report, &profile, life, most);
+        let applied = facts::sandbox_applied(&child.report, &profile, &[], life, most);
         let pty = wanted.streams.terminal().is_some();
         let started = told::started(&wanted.command, pty, wanted.workspace_id.to_string());
         talk.told.push(told::about(key, Payload::SandboxApplied(applied)));
         talk.told.push(told::about(key, started));
-        Ok(child)
+        Ok((child, room))
+    }
+
+    async fn enter(&self) -> Result<Room> {
+        let workspaces = &self.processes.0.executor.workspaces;
+        let entered = workspaces.enter(&self.key.tenant, self.wanted.workspace_id).await?;
+        let before = entered.admit().await?;
+        Ok(Room { entered, before })
     }
 
     /// Serves it until it ends, and everything that it started with it.
     async fn attend(
         &self,
         child: &mut Child,
+        room: &Room,
         talk: &mut Talk,
         mut orders: mpsc::Receiver<Order>,
     ) -> Ending {
@@ -167,7 +206,7 @@ impl Process {
         let mut printed_all = false;
         let mut ticks = interval(PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut over = std::pin::pin!(sleep(self.processes.0.limits.life));
+        let mut over = std::pin::pin!(room.left(self.processes.0.limits.life));
         let ending = loop {
             let next = next(talk, &mut orders, &mut ticks, over.as_mut());
             // It may be silent and still run, and only when it is silent is nothing lost by
@@ -234,9 +273,7 @@ impl Process {
                     return Some(Ending::Terminated("it was taken for lost".into()));
                 }
             }
-            Next::Over => {
-                return Some(Ending::Terminated("it ran for as long as a process may".into()));
-            }
+            Next::Over(ending) => return Some(ending),
         }
         None
     }
@@ -469,13 +506,13 @@ async fn next(
     talk: &mut Talk,
     orders: &mut mpsc::Receiver<Order>,
     ticks: &mut Interval,
-    over: Pin<&mut Sleep>,
+    over: Pin<&mut impl Future<Output = Ending>>,
 ) -> Next {
     tokio::select! {
         written = write(&mut talk.input, &talk.waiting) => Next::Wrote(written),
         order = orders.recv() => Next::Order(order),
         _ = ticks.tick() => Next::Tick,
-        () = over => Next::Over,
+        ending = over => Next::Over(ending),
     }
 }
 
@@ -515,6 +552,9 @@ impl From<Ending> for End {
             }
             Ending::Itself(Exit::Killed) => failed("its sandbox was killed from outside".into()),
             Ending::Terminated(reason) => End { status: "terminated", reason, ..End::default() },
+            Ending::Crowded(error) => {
+                End { status: "terminated", reason: error.to_string(), ..End::default() }
+            }
             Ending::Broken(problem) => failed(problem),
         }
     }

@@ -206,6 +206,24 @@ pub async fn get(
     Ok(row)
 }
 
+pub async fn workspace_of(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    process_id: ProcessId,
+) -> Result<Option<WorkspaceId>> {
+    let id = sqlx::query_scalar!(
+        r#"
+        select workspace_id as "workspace_id: _" from tools.process
+        where tenant_id = $1 and process_id = $2
+        "#,
+        tenant.as_str(),
+        process_id as _,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(id)
+}
+
 /// A session's processes that were started before the one with this number, newest first.
 pub async fn list(
     db: impl PgExecutor<'_>,

@@ -39,7 +39,12 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 pub enum Connection {
     Nothing,
     Pipe(PipeReader),
-    Terminal { name: CString, line: File },
+    /// The line is held until the command has opened it by its name: a terminal that nobody has
+    /// open hangs up.
+    Terminal {
+        name: CString,
+        _line: File,
+    },
 }
 
 /// Makes what the command reads from, and the end that the service is to write to.
@@ -49,7 +54,7 @@ pub fn connect(
 ) -> io::Result<(Connection, Option<OwnedFd>)> {
     if let Some(terminal) = terminal {
         let name = terminal.name().into();
-        let connection = Connection::Terminal { name, line: terminal.line };
+        let connection = Connection::Terminal { name, _line: terminal.line };
         return Ok((connection, Some(terminal.controller)));
     }
     match request.streams {
@@ -118,7 +123,7 @@ fn file_actions(connection: &Connection) -> nix::Result<PosixSpawnFileActions> {
         }
         Connection::Pipe(reader) => actions.add_dup2(reader.as_raw_fd(), 0)?,
         // Who leads a session and opens a terminal that nobody has is controlled by it.
-        Connection::Terminal { name, line: _ } => {
+        Connection::Terminal { name, _line: _ } => {
             actions.add_open(0, name.as_c_str(), OFlag::O_RDWR, Mode::empty())?;
             actions.add_dup2(0, 1)?;
             actions.add_dup2(0, 2)?;

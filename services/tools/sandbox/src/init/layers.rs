@@ -1,4 +1,4 @@
-use std::{fmt::Display, io};
+use std::{fmt::Display, io, net::TcpListener};
 
 use caps::CapSet;
 use nix::{
@@ -31,6 +31,8 @@ pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standin
     wall.add(Layer::UtsNamespace, uts_namespace);
     wall.add(Layer::CgroupNamespace, || namespace(CloneFlags::CLONE_NEWCGROUP));
 
+    let door = profile.proxy && wall.report.has(Layer::NetNamespace);
+    let proxy = if door { Some(network::listen()?) } else { None };
     let private_root = put_up_root(&mut wall, size.is_some())?;
     let terminal = size.map(Terminal::open).transpose()?;
     let internet = wall.report.has(Layer::NetNamespace);
@@ -44,7 +46,18 @@ pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standin
         landlock::apply(profile, terminal.as_ref(), private_root, internet)
     });
     wall.add(Layer::Seccomp, || seccomp::apply(Sockets { internet, unix: private_root }));
-    Ok((wall.report, Standing { private_root, terminal }))
+    Ok((wall.report, Standing { private_root, terminal, proxy }))
+}
+
+/// Puts on what a process can put on by itself, wherever it runs. Not for commands of ours:
+/// `make bench` has another sandbox start a program that does this, so that it protects from
+/// the same.
+pub fn restrict(profile: &Profile) -> Result<(), Box<dyn std::error::Error>> {
+    prctl::set_no_new_privs()?;
+    limits::apply(&profile.limits)?;
+    landlock::apply(profile, None, true, true)?;
+    seccomp::apply(Sockets { internet: true, unix: true })?;
+    Ok(())
 }
 
 /// What the command needs to know of what stands around it.
@@ -52,6 +65,8 @@ pub struct Standing {
     pub private_root: bool,
     /// The terminal that was asked for.
     pub terminal: Option<Terminal>,
+    /// What is to be handed over before it starts.
+    pub proxy: Option<TcpListener>,
 }
 
 /// The layers that stand so far.

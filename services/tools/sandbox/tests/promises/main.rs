@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench;
+mod door;
 mod isolation;
 mod kernel;
 mod lifetime;
