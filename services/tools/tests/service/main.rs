@@ -19,6 +19,7 @@ mod mcp;
 mod mcp_stdio;
 mod outbox;
 mod policies;
+mod process_workspaces;
 mod processes;
 mod quota;
 mod races;

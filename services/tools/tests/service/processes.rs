@@ -25,7 +25,7 @@ pub struct Shell<'a> {
     world: &'a World,
     caller: Caller,
     pub session_id: String,
-    workspace_id: String,
+    pub workspace_id: String,
 }
 
 impl Shell<'_> {
@@ -36,6 +36,10 @@ impl Shell<'_> {
             session_id: SessionId::new().to_string(),
             workspace_id: WorkspaceId::new().to_string(),
         }
+    }
+
+    pub fn within(world: &World, workspace_id: String) -> Shell<'_> {
+        Shell { workspace_id, ..Shell::new(world) }
     }
 
     fn client(&self) -> ProcessServiceClient<Channel> {
@@ -67,7 +71,7 @@ impl Shell<'_> {
         process
     }
 
-    async fn attach(&self, id: &str, offset: i64) -> Result<Attached, Status> {
+    pub async fn attach(&self, id: &str, offset: i64) -> Result<Attached, Status> {
         let request = AttachProcessRequest { process_id: id.into(), offset };
         let stream = self.client().attach_process(self.request(request)).await?.into_inner();
         Ok(Attached { stream, next: offset })
@@ -85,7 +89,7 @@ impl Shell<'_> {
         }
     }
 
-    async fn write(&self, id: &str, data: &str, close: bool) -> Result<(), Status> {
+    pub async fn write(&self, id: &str, data: &str, close: bool) -> Result<(), Status> {
         let data = data.as_bytes().to_vec();
         let request = WriteProcessStdinRequest { process_id: id.into(), data, close };
         self.client().write_process_stdin(self.request(request)).await.map(drop)
@@ -124,7 +128,7 @@ impl Shell<'_> {
     }
 }
 
-struct Attached {
+pub struct Attached {
     stream: Streaming<proto::tools::v1::AttachProcessResponse>,
     next: i64,
 }
@@ -141,7 +145,7 @@ impl Attached {
     }
 
     /// Reads until `wanted` was printed.
-    async fn hear(&mut self, wanted: &str) {
+    pub async fn hear(&mut self, wanted: &str) {
         let mut heard = Vec::new();
         while !String::from_utf8_lossy(&heard).contains(wanted) {
             match self.next().await {

@@ -42,10 +42,7 @@ pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
         kept.push(rate(bytes, begun));
         ensure!(read_all(&client, &spilled).await? == bytes, "some of the output is missing");
         read.push(rate(bytes, begun));
-        let mut ended = events.next().await;
-        while ended.as_ref().is_some_and(|event| event.r#type != "turn.completed") {
-            ended = events.next().await;
-        }
+        while events.next().await.context("the stream goes on")?.r#type != "turn.completed" {}
     }
     let speed = |speed: f64| format!("{speed:.0} MB/s");
     table.note("`bash` output, submit to kept whole", speed(median(kept)));
