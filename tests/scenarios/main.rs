@@ -18,6 +18,7 @@ mod queue;
 mod approval;
 mod tool_call_with_large_result;
 mod permission_and_sandbox_fact;
+mod process_stdin_and_output_spill;
 mod hook_input_rewrite;
 mod turn_hooks;
 mod interrupt;

@@ -51,6 +51,10 @@ impl Fold {
     pub fn add(&mut self, event: &Event) {
         self.last_sequence = event.sequence;
         let Some(payload) = &event.payload else { return };
+        // A process belongs to no turn.
+        if !event.process_id.is_empty() {
+            return;
+        }
         match payload {
             Payload::TurnSubmitted(submitted) => {
                 self.messages.push(Message {

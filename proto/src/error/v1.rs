@@ -32,6 +32,7 @@ impl Reason {
             | Reason::ReaderTooSlow
             | Reason::SessionLimit
             | Reason::WorkspaceFull
+            | Reason::ProcessLimit
             | Reason::RateLimited
             | Reason::QuotaBlocked
             | Reason::BudgetExceeded
@@ -82,6 +83,7 @@ impl Reason {
             | Reason::JobWrongStatus
             | Reason::EpochStale
             | Reason::ProcessOver
+            | Reason::ProcessInputClosed
             | Reason::SandboxUnavailable
             | Reason::WorkspaceBusy
             | Reason::WorkspaceNotEmpty

@@ -13,7 +13,8 @@ use proto::{
         model_service_client::ModelServiceClient,
     },
     tools::v1::{
-        ListToolsRequest, Tool, file_service_client::FileServiceClient,
+        ListToolsRequest, Tool, fact_service_client::FactServiceClient,
+        file_service_client::FileServiceClient, process_service_client::ProcessServiceClient,
         tool_service_client::ToolServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
 };
@@ -172,6 +173,16 @@ impl Host {
 
     pub fn files(&self) -> (FileServiceClient<Channel>, &Peer) {
         let client = FileServiceClient::new(self.tools.channel());
+        (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
+    pub fn processes(&self) -> (ProcessServiceClient<Channel>, &Peer) {
+        let client = ProcessServiceClient::new(self.tools.channel());
+        (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
+    pub fn facts(&self) -> (FactServiceClient<Channel>, &Peer) {
+        let client = FactServiceClient::new(self.tools.channel());
         (chassis::client!(client, self.config.chassis), &self.tools)
     }
 

@@ -39,6 +39,7 @@ mod patrol;
 mod recovery;
 mod heart;
 mod purge;
+mod facts;
 mod keeper;
 mod reader;
 mod api;

@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    MIGRATIONS, api, bus::Bus, config::Serve, flusher::Flusher, heart, host::Host, hub::Hub,
+    MIGRATIONS, api, bus::Bus, config::Serve, facts, flusher::Flusher, heart, host::Host, hub::Hub,
     ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, patrol, purge, store::replicas, worker,
 };
 
@@ -45,6 +45,8 @@ pub async fn serve(
     tokio::spawn(patrol::run(host.clone(), nudges, done.clone()));
     tokio::spawn(purge::run(db.clone(), stop.clone()));
     tokio::spawn(stop.clone().run_until_cancelled_owned(keeper::run(host.clone())));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(facts::run(host.clone())));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(facts::tell(host.clone())));
     let working = tokio::spawn(worker::run(host.clone(), stop.clone()));
 
     let server = chassis::Server::new("session", &config.chassis, &db, auth).redis(&redis);

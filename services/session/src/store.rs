@@ -5,6 +5,7 @@ pub mod admin;
 pub mod agents;
 pub mod channels;
 pub mod events;
+pub mod facts;
 pub mod flush;
 pub mod history;
 pub mod memories;

@@ -1,7 +1,9 @@
 mod files;
 mod mcp_servers;
+mod outbox;
 mod outputs;
 mod policies;
+mod processes;
 mod turn_hooks;
 mod workspaces;
 
@@ -12,17 +14,19 @@ use proto::{
     event::v1::{ToolMetadata, tool_metadata},
     tools::v1 as pb,
     tools::v1::{
+        fact_service_server::FactServiceServer,
         file_service_server::FileServiceServer,
         outcome::Result as PbResult,
         output_service_server::OutputServiceServer,
         policy_service_server::PolicyServiceServer,
-        process_service_server::{ProcessService, ProcessServiceServer},
+        process_service_server::ProcessServiceServer,
         tool_service_server::{ToolService, ToolServiceServer},
         workspace_service_server::WorkspaceServiceServer,
     },
 };
 use sqlx::PgPool;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, codegen::BoxStream, service::Routes};
 
 use self::files::Files;
@@ -36,6 +40,7 @@ use crate::{
     facts::{int32, int64},
     outcome::Outcome,
     outputs::Kept,
+    processes::Processes,
     store,
 };
 
@@ -51,23 +56,30 @@ const LONGEST_ID: usize = 100;
 const MOST_RULES: usize = 1_000;
 const MOST_IN_SCOPE: usize = 200;
 
-pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
+/// What the services of the contract are made of.
+pub struct Shared {
+    pub db: PgPool,
+    pub executor: Arc<Executor>,
+    pub processes: Processes,
+    pub stop: CancellationToken,
+}
+
+pub fn routes(args: &chassis::Args, shared: Shared) -> Routes {
+    let Shared { db, executor, processes, stop } = shared;
+    let outbox = outbox::Api { db: db.clone(), processes: processes.clone(), stop: stop.clone() };
     let files = Files { workspaces: executor.workspaces.clone() };
-    let workspaces = workspaces::Api { executor: executor.clone() };
+    let workspaces = workspaces::Api { executor: executor.clone(), processes: processes.clone() };
+    let processes = processes::Api { processes, outputs: executor.outputs.clone(), stop };
     let policies = policies::Api { db: db.clone(), executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
         .add_service(chassis::service!(WorkspaceServiceServer::new(workspaces), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
-        .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
+        .add_service(chassis::service!(ProcessServiceServer::new(processes), args))
+        .add_service(chassis::service!(FactServiceServer::new(outbox), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
         .add_service(chassis::service!(PolicyServiceServer::new(policies), args))
 }
-
-/// In the contract and not in this version: every call says so.
-struct Later;
-
-impl ProcessService for Later {}
 
 struct Api {
     db: PgPool,

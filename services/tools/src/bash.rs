@@ -186,7 +186,7 @@ fn data(exit: Exit, output: String) -> Value {
 }
 
 /// An error and its causes in one sentence.
-fn explain(error: &Error) -> String {
+pub fn explain(error: &Error) -> String {
     let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {

@@ -5,6 +5,9 @@ chassis::id!(SessionId, "ses");
 chassis::id!(ToolCallId, "call");
 chassis::id!(WorkspaceId, "ws");
 chassis::id!(OutputRef, "out");
+chassis::id!(ProcessId, "proc");
+// One start of the service, which the processes that it runs die with.
+chassis::id!(HostId, "host");
 chassis::id!(SnapshotId, "snap");
 chassis::id!(ReplicaId, "rpl");
 

@@ -84,6 +84,21 @@ pub struct Config {
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
 
+    /// How many processes may run on this server at once.
+    #[arg(long, env, default_value_t = 256)]
+    pub max_processes: usize,
+
+    /// How many processes a session may have running at once.
+    #[arg(long, env, default_value_t = 16)]
+    pub max_session_processes: u32,
+
+    /// How many processes a tenant may have running at once.
+    #[arg(long, env, default_value_t = 128)]
+    pub max_tenant_processes: u32,
+
+    /// Seconds a process may run before it is ended.
+    #[arg(long, env, default_value = "86400", value_parser = chassis::seconds)]
+    pub process_seconds: Duration,
     /// What beside the public internet may be reached, by those who were granted the host, by hooks and
     /// by MCP servers: networks (`10.0.0.0/8`), addresses, and names (`host`, `*.host`), with commas
     /// between them.

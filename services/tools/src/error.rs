@@ -6,7 +6,7 @@ use tonic::Status;
 use tonic_types::StatusExt as _;
 
 use crate::{
-    call::{OutputRef, SessionId, ToolCallId, WorkspaceId},
+    call::{OutputRef, ProcessId, SessionId, ToolCallId, WorkspaceId},
     store::snapshots::Which,
     workspaces::Limits,
 };
@@ -70,6 +70,26 @@ pub enum Error {
     #[error("there is no output {0}, or it has expired")]
     OutputNotFound(OutputRef),
 
+    #[error("session {0} was deleted")]
+    SessionNotFound(SessionId),
+
+    #[error("there is no process {0}, or it was over long ago")]
+    ProcessNotFound(ProcessId),
+
+    #[error("process {id} is {status}")]
+    ProcessOver { id: ProcessId, status: String },
+
+    #[error("the input of process {0} is closed")]
+    ProcessInputClosed(ProcessId),
+
+    #[error("the {scope} runs {limit} processes, which is as many as it may")]
+    ProcessLimit { scope: &'static str, limit: i64 },
+
+    #[error("process {0} runs on another server")]
+    Elsewhere(ProcessId),
+
+    #[error("process {0} printed faster than it was read, attach again from the last offset")]
+    ReaderTooSlow(ProcessId),
     #[error("there is no rule, hook or MCP server {0:?} here")]
     PolicyNotFound(String),
 
@@ -144,6 +164,27 @@ impl From<Error> for Status {
             Error::PathOutside(path) => (Reason::PathOutside, vec![("path", path.clone())]),
             Error::OutputNotFound(id) => {
                 (Reason::OutputNotFound, vec![("output_ref", id.to_string())])
+            }
+            Error::SessionNotFound(id) => {
+                (Reason::SessionNotFound, vec![("session_id", id.to_string())])
+            }
+            Error::ProcessNotFound(id) => {
+                (Reason::ProcessNotFound, vec![("process_id", id.to_string())])
+            }
+            Error::ProcessOver { id, status } => (
+                Reason::ProcessOver,
+                vec![("process_id", id.to_string()), ("status", status.clone())],
+            ),
+            Error::ProcessInputClosed(id) => {
+                (Reason::ProcessInputClosed, vec![("process_id", id.to_string())])
+            }
+            Error::ProcessLimit { scope, limit } => (
+                Reason::ProcessLimit,
+                vec![("scope", (*scope).to_owned()), ("limit", limit.to_string())],
+            ),
+            Error::Elsewhere(_) => return chassis::unavailable("tools", RETRY),
+            Error::ReaderTooSlow(id) => {
+                (Reason::ReaderTooSlow, vec![("process_id", id.to_string())])
             }
             Error::PolicyNotFound(id) => (Reason::PolicyNotFound, vec![("id", id.clone())]),
             Error::Files(error) => return chassis::internal(error),

@@ -90,13 +90,19 @@ impl Executor {
 
     /// Whether a call can be run here and now.
     pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
+        self.check_tier()?;
+        self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
+    }
+
+    /// Whether anything may run on this machine.
+    pub fn check_tier(&self) -> Result<()> {
         let (tier, minimum_tier) = (self.machine.tier(), self.minimum_tier);
         if tier > minimum_tier {
             let (missing, may_lack) = (self.machine.missing(), minimum_tier.may_lack());
             let names: Vec<_> = missing.difference(&may_lack).map(|layer| layer.name()).collect();
             return Err(Error::SandboxUnavailable { tier, minimum_tier, missing: names.join(" ") });
         }
-        self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
+        Ok(())
     }
 
     /// Runs a call that has been admitted and answers with what happens. When the answers are
@@ -173,7 +179,9 @@ impl Executor {
         };
         let entered = match self.workspaces.enter(&call.tenant, call.workspace_id).await {
             Ok(entered) => entered,
-            Err(error) => return shut(call, &error).into(),
+            Err(error) => {
+                return Failure::new(Kind::Failed, shut(call.workspace_id, &error)).into();
+            }
         };
         let mut profile = Profile::at_least(self.minimum_tier);
         profile.read_only = self.read_only.clone();
@@ -217,15 +225,15 @@ async fn within_quota(
     outcome
 }
 
-/// Nobody gets into the workspace.
-fn shut(call: &Call, error: &Error) -> Failure {
+/// Why nobody gets into a workspace, for people and models.
+pub fn shut(id: WorkspaceId, error: &Error) -> String {
     match error {
-        Error::WorkspaceBusy(_) | Error::WorkspaceNotFound(_) => {
-            Failure::new(Kind::Failed, error.to_string())
+        Error::WorkspaceBusy(_) | Error::WorkspaceNotFound(_) | Error::WorkspaceFull { .. } => {
+            error.to_string()
         }
         error => {
-            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
-            Failure::new(Kind::Failed, "the workspace cannot be opened; this is our fault")
+            error!(%error, workspace.id = %id, "workspace cannot be opened");
+            "the workspace cannot be opened; this is our fault".into()
         }
     }
 }

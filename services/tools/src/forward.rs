@@ -148,8 +148,11 @@ impl Forward {
     ) -> Result<Option<ReplicaId>> {
         let id: Option<WorkspaceId> = match locator.named {
             Named::Workspace => id.parse().ok(),
-            // Who runs a process knows its workspace; until it says so, it is looked for here.
-            Named::Process => None,
+            // A process runs where its workspace is.
+            Named::Process => match id.parse() {
+                Ok(id) => self.placement.workspace_of(&caller.tenant, id).await?,
+                Err(_) => None,
+            },
         };
         match id {
             Some(id) => self.placement.of(&caller.tenant, id, locator.makes).await,

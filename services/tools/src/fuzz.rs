@@ -20,7 +20,8 @@ mod tests {
 
     #[test]
     fn what_fuzzers_begin_with_and_what_they_found_holds() {
-        let targets: [(&str, fn(&[u8])); 4] =
+        type Target = fn(&[u8]);
+        let targets: [(&str, Target); 4] =
             [("commands", commands), ("paths", paths), ("rules", rules), ("edits", edits)];
         for (name, target) in targets {
             for kind in ["corpus", "found"] {

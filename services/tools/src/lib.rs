@@ -43,6 +43,7 @@ mod redact;
 mod spool;
 mod outputs;
 mod printed;
+mod processes;
 mod text;
 mod egress;
 mod workspace;

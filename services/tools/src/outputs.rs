@@ -29,7 +29,7 @@ use crate::{
     call::{Call, OutputRef},
     error::{Error, Result},
     spool::{Spool, Whole},
-    store::outputs::{self, Stored},
+    store::outputs::{self, Owner, Stored},
     workspace,
 };
 
@@ -101,12 +101,22 @@ impl Outputs {
         Spool::new(self.spool.clone(), little, self.most)
     }
 
+    /// Where what is printed is while it grows, and how much of it may be kept.
+    pub fn folder(&self) -> &Path {
+        &self.spool
+    }
+
+    pub fn most(&self) -> u64 {
+        self.most
+    }
+
     /// Keeps an output for as long as outputs are kept.
-    pub async fn keep(&self, call: &Call, whole: Whole) -> Result<Kept> {
+    pub async fn keep(&self, owner: impl Into<Owner<'_>>, whole: Whole) -> Result<Kept> {
+        let owner = owner.into();
         let Whole { mut file, bytes, digest } = whole;
-        let (db, tenant, output_ref) = (&self.db, &call.tenant, OutputRef::new());
+        let (db, tenant, output_ref) = (&self.db, owner.tenant, OutputRef::new());
         let size = i64::try_from(bytes).unwrap_or(i64::MAX);
-        outputs::begin(db, call, output_ref, &digest, size, self.retention).await?;
+        outputs::begin(db, owner, output_ref, &digest, size, self.retention).await?;
         let place = place(tenant, &digest);
         // Storing takes as long as the store does, and a lock is a connection to the database. So
         // it happens before, and again only if a sweep was faster that did not know of us yet.

@@ -21,9 +21,9 @@ use tracing::{info, warn};
 
 use crate::{
     Config,
-    call::{ReplicaId, WorkspaceId},
+    call::{ProcessId, ReplicaId, WorkspaceId},
     error::Result,
-    store::{replicas, workspaces},
+    store::{processes, replicas, workspaces},
 };
 
 /// How often a replica says that it is there.
@@ -111,6 +111,15 @@ impl Placement {
             self.places.insert(key, place);
         }
         Ok(place)
+    }
+
+    /// The workspace that a process runs in, or ran in.
+    pub async fn workspace_of(
+        &self,
+        tenant: &Tenant,
+        id: ProcessId,
+    ) -> Result<Option<WorkspaceId>> {
+        processes::workspace_of(&self.db, tenant, id).await
     }
 
     /// The way to another replica. `None`: nobody has ever heard of it.

@@ -19,11 +19,13 @@ use crate::{
     outputs::Outputs,
     placement::Placement,
     policies::Policies,
+    processes::{self, Processes},
     redact::Redactor,
     secrets::Secrets,
+    store::processes::Most,
     web_search::WebSearch,
     workspace,
-    workspaces::{Limits, Workspaces},
+    workspaces::{self, Workspaces},
 };
 
 /// Runs the service until `stop`.
@@ -43,7 +45,8 @@ pub async fn serve(
         Some(address) => Some(Placement::open(&config, address, &db, &auth).await?),
         None => None,
     };
-    let limits = Limits { bytes: config.workspace_bytes, files: config.workspace_files };
+    let limits =
+        workspaces::Limits { bytes: config.workspace_bytes, files: config.workspace_files };
     let workspaces = Arc::new(Workspaces::new(
         db.clone(),
         config.workspaces_dir.clone(),
@@ -125,6 +128,20 @@ pub async fn serve(
         hooks,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
+    let limits = processes::Limits {
+        most: Most {
+            per_session: config.max_session_processes.into(),
+            per_tenant: config.max_tenant_processes.into(),
+        },
+        here: config.max_processes,
+        life: config.process_seconds,
+    };
+    let processes = Processes::new(db.clone(), executor.clone(), limits);
+    // Processes are looked after until the last call has ended, and then ended.
+    let done = CancellationToken::new();
+    let _done = done.clone().drop_guard();
+    tokio::spawn(processes.clone().host(config.output_retention, done.clone()));
+
     let (sweeping, over) = (outputs.clone(), stop.clone());
     tokio::spawn(async move { sweeping.sweep(over).await });
     let over = stop.clone();
@@ -132,13 +149,17 @@ pub async fn serve(
     let mode = facts::mode(&profile);
     let health =
         json!({ "tier": tier, "missing": missing, "mode": mode, "minimum_tier": minimum_tier });
-    let mut routes = api::routes(&config.chassis, db.clone(), executor);
+    let shared =
+        api::Shared { db: db.clone(), executor, processes: processes.clone(), stop: stop.clone() };
+    let mut routes = api::routes(&config.chassis, shared);
     if let Some(placement) = placement {
         tokio::spawn(placement.clone().beat(stop.clone()));
         routes = forward::layer(routes, placement, config.chassis.server.max_message_bytes)?;
     }
-    Server::new("tools", &config.chassis, &db, auth)
+    let served = Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())
         .serve(listener, routes, stop)
-        .await
+        .await;
+    processes.shut_down().await;
+    served
 }

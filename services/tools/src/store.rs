@@ -1,6 +1,8 @@
+pub mod facts;
 pub mod mcp_servers;
 pub mod outputs;
 pub mod policies;
+pub mod processes;
 pub mod replicas;
 pub mod snapshots;
 pub mod workspaces;

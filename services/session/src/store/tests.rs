@@ -2,6 +2,7 @@
 
 mod admin;
 mod agents;
+mod facts;
 mod flush;
 mod history;
 mod lease;

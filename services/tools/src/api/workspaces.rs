@@ -19,6 +19,7 @@ use crate::{
     execute::Executor,
     facts::{int32, int64},
     files::Used,
+    processes::Processes,
     store::{snapshots::Which, workspaces as store},
     workspaces::{Format, Git, Received, Workspaces},
 };
@@ -36,6 +37,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 pub struct Api {
     pub executor: Arc<Executor>,
+    pub processes: Processes,
 }
 
 #[tonic::async_trait]
@@ -119,6 +121,8 @@ impl WorkspaceService for Api {
     ) -> Result<Response<pb::DeleteWorkspaceResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
         let id = parse("workspace_id", &request.into_inner().workspace_id)?;
+        // Those on this server end with the workspace; others that share its disk have to be told.
+        self.processes.end_workspace(&tenant, id).await?;
         self.workspaces().delete(&tenant, id).await?;
         Ok(Response::new(pb::DeleteWorkspaceResponse {}))
     }

@@ -142,6 +142,7 @@ mod tests {
             ProcessService/AttachProcess: Process in [1]
             ProcessService/ResizeProcess: Process in [1]
             ProcessService/SignalProcess: Process in [1]
+            ProcessService/StartProcess: Workspace in [7], made
             ProcessService/TerminateProcess: Process in [1]
             ProcessService/WriteProcessStdin: Process in [1]
             ToolService/Evaluate: Workspace in [1, 8], made

@@ -5,7 +5,7 @@ use jiff_sqlx::{Timestamp, ToSqlx as _};
 use sqlx::{PgExecutor, PgPool, Postgres, Transaction};
 
 use crate::{
-    call::{Call, OutputRef, SessionId},
+    call::{Call, OutputRef, ProcessId, SessionId, ToolCallId},
     error::Result,
 };
 
@@ -18,24 +18,50 @@ pub struct Stored {
     pub expires_at: Timestamp,
 }
 
+/// Who printed an output.
+#[derive(Debug, Clone, Copy)]
+pub struct Owner<'a> {
+    pub tenant: &'a Tenant,
+    pub session_id: SessionId,
+    pub printer: Printer,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Printer {
+    ToolCall(ToolCallId),
+    Process(ProcessId),
+}
+
+impl<'a> From<&'a Call> for Owner<'a> {
+    fn from(call: &'a Call) -> Owner<'a> {
+        let printer = Printer::ToolCall(call.tool_call_id);
+        Owner { tenant: &call.tenant, session_id: call.session_id, printer }
+    }
+}
+
 /// Notes that an output is about to be stored.
 pub async fn begin(
     db: impl PgExecutor<'_>,
-    call: &Call,
+    owner: Owner<'_>,
     output_ref: OutputRef,
     digest: &str,
     bytes: i64,
     retention: Duration,
 ) -> Result<()> {
     let expires_at = (jiff::Timestamp::now() + retention).to_sqlx();
+    let (tool_call_id, process_id) = match owner.printer {
+        Printer::ToolCall(id) => (Some(id.to_string()), None),
+        Printer::Process(id) => (None, Some(id.to_string())),
+    };
     sqlx::query!(
         "insert into tools.output
-             (tenant_id, output_ref, session_id, tool_call_id, digest, bytes, expires_at)
-         values ($1, $2, $3, $4, $5, $6, $7)",
-        call.tenant.as_str(),
+             (tenant_id, output_ref, session_id, tool_call_id, process_id, digest, bytes, expires_at)
+         values ($1, $2, $3, $4, $5, $6, $7, $8)",
+        owner.tenant.as_str(),
         output_ref as _,
-        call.session_id as _,
-        call.tool_call_id as _,
+        owner.session_id as _,
+        tool_call_id,
+        process_id,
         digest,
         bytes,
         expires_at as _,

@@ -22,7 +22,7 @@ use crate::{
 const MIB: i64 = 1024 * 1024;
 
 /// A workspace that may hold so much.
-async fn small(world: &World, quota_bytes: i64) -> String {
+pub async fn small(world: &World, quota_bytes: i64) -> String {
     let request_id = format!("small {quota_bytes}");
     let request =
         CreateWorkspaceRequest { request_id, quota_bytes, ..CreateWorkspaceRequest::default() };
