@@ -180,9 +180,9 @@ fn completed<'a>(
 async fn tool_use(session: &Session) -> part::ToolUse {
     let messages = session.messages().await;
     let parts = messages.into_iter().flat_map(|message| message.parts);
-    let calls = parts.filter_map(|part| match part.content {
+    let mut calls = parts.filter_map(|part| match part.content {
         Some(part::Content::Tool(tool_use)) => Some(tool_use),
         _ => None,
     });
-    calls.last().unwrap()
+    calls.next_back().unwrap()
 }

@@ -55,8 +55,8 @@ async fn what_is_to_do_is_what_the_last_visible_call_says() {
 
     // Whoever goes back, goes back to what was to do then.
     let messages = session.messages().await;
-    let asked = messages.iter().filter(|message| message.role() == Role::User);
-    let second = asked.last().unwrap().message_id.clone();
+    let mut asked = messages.iter().filter(|message| message.role() == Role::User);
+    let second = asked.next_back().unwrap().message_id.clone();
     session.rewind(&second).await.unwrap();
     let back = answers(&session, "todo").await;
     assert_eq!(back.last().unwrap().as_ref().unwrap()["items"], list(lists[0])["items"]);
