@@ -66,8 +66,8 @@ pub struct Host {
     routes: Cache<Route, Arc<Vec<Room>>>,
 }
 
-/// Whose request would go where: tenant, model, profile, capabilities.
-type Route = (Tenant, String, String, Vec<String>);
+/// Whose request would go where: tenant, model, profile, capabilities, the model before.
+type Route = (Tenant, String, String, Vec<String>, String);
 
 /// An offer and the catalogue that it was made of.
 type Made = (Arc<Vec<Tool>>, Arc<Offer>);
@@ -211,8 +211,8 @@ impl Host {
 
     /// The models that would answer, best first. Nothing, where nobody can say or nobody would.
     pub async fn rooms(&self, caller: &Caller, target: &Target) -> Arc<Vec<Room>> {
-        let Target { model, profile, capabilities } = target.clone();
-        let key = (caller.tenant.clone(), model, profile, capabilities);
+        let Target { model, profile, capabilities, previous_model } = target.clone();
+        let key = (caller.tenant.clone(), model, profile, capabilities, previous_model);
         let found = self.routes.try_get_with(key, self.find_rooms(caller, target)).await;
         found.unwrap_or_else(|status| {
             tracing::warn!(%status, "cannot ask how large a context may be");

@@ -59,7 +59,8 @@ impl Turn {
     pub(super) fn speak(&mut self, text: String, reasoning: bool, effects: &mut Vec<Effect>) {
         let grows = match self.last_part() {
             Some(Part::Text(part)) => part.streaming && !reasoning,
-            Some(Part::Reasoning(part)) => part.streaming && reasoning,
+            // A signature is about what stands before it and nothing else.
+            Some(Part::Reasoning(part)) => part.streaming && reasoning && part.signature.is_empty(),
             _ => false,
         };
         if !grows {
