@@ -41,6 +41,8 @@ mod compaction;
 mod compaction_ladder;
 mod memory;
 mod model_switch;
+mod model_routing_single_candidate;
+mod local_server;
 mod rewind_past_compaction;
 mod system_prompt;
 mod usage;

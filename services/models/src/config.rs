@@ -1,4 +1,4 @@
-use std::net::SocketAddr;
+use std::{net::SocketAddr, path::PathBuf};
 
 /// Everything that can be configured; `models --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
@@ -7,6 +7,11 @@ pub struct Config {
     /// Address to accept gRPC calls on.
     #[arg(long, env, default_value = "[::]:50053")]
     pub listen: SocketAddr,
+
+    /// The catalogue: providers, models, prices and what tenants may use, as CATALOGUE.md
+    /// describes it. Read again when it changes. Unset: only the scripted models.
+    #[arg(long, env)]
+    pub catalogue: Option<PathBuf>,
 
     #[command(flatten)]
     pub chassis: chassis::Args,

@@ -32,6 +32,9 @@ pub enum Error {
     #[error("{provider}/{model} failed: {problem}")]
     ProviderTransient { provider: String, model: String, problem: String },
 
+    #[error("{provider} failed too often and is left alone for a while")]
+    ProviderRests { provider: String, model: String, retry_after: Duration },
+
     #[error("{provider}/{model} is at its rate limit")]
     RateLimited { provider: String, model: String, retry_after: Duration },
 
@@ -112,6 +115,10 @@ impl From<Error> for Status {
             ),
             Error::ProviderTransient { provider, model, .. } => {
                 retry = Some(RETRY);
+                (Reason::ProviderTransient, who(provider, model))
+            }
+            Error::ProviderRests { provider, model, retry_after } => {
+                retry = Some(*retry_after);
                 (Reason::ProviderTransient, who(provider, model))
             }
             Error::RateLimited { retry_after, .. } => {

@@ -6,6 +6,7 @@ use crate::{
     catalogue::{Capability, Model},
     provider::Failure,
     routing::{Candidate, Candidates, Exclusion, Task},
+    tokens::Tokenizer,
     usage::Usage,
 };
 
@@ -44,7 +45,7 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
         Payload::TaskProfileResolved(pb::TaskProfileResolved {
             profile: task.profile.clone(),
             capabilities: names(&task.capabilities),
-            tokens: task.tokens,
+            tokens: task.size.tokens(Tokenizer::Plain),
             tier: task.tier().as_str().to_owned(),
         }),
         Payload::RoutingCandidatesResolved(pb::CandidatesResolved {
@@ -79,6 +80,18 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
         fallbacks: others.iter().map(|other| other.model.name()).collect(),
     }));
     payloads
+}
+
+/// Somebody failed and somebody else is asked.
+pub fn fallback(from: &Model, to: &Model, failure: &Failure, after_first_token: bool) -> Payload {
+    Payload::RoutingFallbackApplied(pb::FallbackApplied {
+        from_provider: from.provider.clone(),
+        from_model: from.model.clone(),
+        to_provider: to.provider.clone(),
+        to_model: to.model.clone(),
+        reason: format!("{}: {failure}", failure.kind()),
+        after_first_token,
+    })
 }
 
 /// What the request costs if the answer is as long as it may be.
@@ -133,7 +146,7 @@ impl From<&Candidate<'_>> for pb::Candidate {
 }
 
 impl From<&Exclusion<'_>> for pb::Exclusion {
-    fn from(Exclusion { model, reason, detail }: &Exclusion<'_>) -> pb::Exclusion {
+    fn from(Exclusion { model, reason, detail, .. }: &Exclusion<'_>) -> pb::Exclusion {
         pb::Exclusion {
             provider: model.provider.clone(),
             model: model.model.clone(),

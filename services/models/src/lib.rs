@@ -1,12 +1,15 @@
 //! Calls language models for the other services: chooses one, streams its answer,
 //! and says what it cost.
 //!
-//! The modules below are in reading order: what is asked; who can answer it; the
-//! model that is built in; then how the world reaches them.
+//! The modules below are in reading order: what is asked; who can answer it and how they
+//! are; those who answer, and the one that is built in; then how the world reaches them.
 
 mod prompt;
+mod tokens;
 mod usage;
 mod catalogue;
+mod breaker;
+mod health;
 mod routing;
 mod provider;
 mod script;

@@ -11,10 +11,10 @@ use crate::{
     catalogue::Capability,
     error::{Error, Result},
     facts::Correlation,
-    generate::Generation,
+    generate::{Generation, Options},
     prompt::{Content, Message, Prompt, Role, Tool},
     routing::Task,
-    usage,
+    tokens::Size,
 };
 
 const MAX_PROMPT_BYTES: usize = 4 * 1024 * 1024;
@@ -32,16 +32,14 @@ const MAX_NAME_BYTES: usize = 128;
 
 const TEMPERATURES: RangeInclusive<f64> = 0.0..=2.0;
 const IMAGES: [&str; 4] = ["image/png", "image/jpeg", "image/webp", "image/gif"];
-const EFFORTS: [&str; 5] = ["", "none", "low", "medium", "high"];
 
-pub fn generation(request: pb::GenerateRequest) -> Result<Generation> {
+pub fn generation(tenant: String, request: pb::GenerateRequest) -> Result<Generation> {
     // There are no budgets yet, so none has this id; and a caller who named one
     // must not be told that it was honoured.
     if !request.budget_id.is_empty() {
         return Err(Error::BudgetNotFound(request.budget_id));
     }
-    let options = request.options.unwrap_or_default();
-    check_options(&options)?;
+    let options = options(request.options.unwrap_or_default())?;
     short("root_session_id", &request.root_session_id)?;
     let correlation = Correlation {
         session_id: named("session_id", request.session_id)?,
@@ -49,14 +47,14 @@ pub fn generation(request: pb::GenerateRequest) -> Result<Generation> {
         step_id: named("step_id", request.step_id)?,
     };
     let prompt = prompt(request.prompt)?;
-    let mut task = task(request.target, usage::prompt_tokens(&prompt))?;
+    let mut task = task(request.target, Size::of(&prompt))?;
     task.capabilities.extend(needs(&prompt, &options));
     Ok(Generation {
+        tenant,
         correlation,
         task,
         prompt,
-        max_output_tokens: Some(options.max_output_tokens).filter(|tokens| *tokens > 0),
-        temperature: options.temperature,
+        options,
         attempt: match u32::try_from(request.attempt) {
             Ok(attempt) => attempt.max(1),
             Err(_) => return invalid("attempt", "must not be negative"),
@@ -64,11 +62,16 @@ pub fn generation(request: pb::GenerateRequest) -> Result<Generation> {
     })
 }
 
-pub fn task(target: Option<pb::Target>, tokens: i32) -> Result<Task> {
-    let target = target.unwrap_or_default();
-    if tokens < 0 {
-        return invalid("tokens", "must not be negative");
+/// What somebody says they counted.
+pub fn size(tokens: i32) -> Result<Size> {
+    match tokens {
+        0.. => Ok(Size::counted(tokens)),
+        _ => invalid("tokens", "must not be negative"),
     }
+}
+
+pub fn task(target: Option<pb::Target>, size: Size) -> Result<Task> {
+    let target = target.unwrap_or_default();
     let mut capabilities = BTreeSet::new();
     for (index, name) in target.capabilities.iter().enumerate() {
         match name.parse() {
@@ -81,7 +84,14 @@ pub fn task(target: Option<pb::Target>, tokens: i32) -> Result<Task> {
         profile if profile.is_empty() => "chat".to_owned(),
         profile => profile,
     };
-    Ok(Task { model: Some(model).filter(|model| !model.is_empty()), profile, capabilities, tokens })
+    let previous = named("target.previous_model", target.previous_model)?;
+    Ok(Task {
+        model: Some(model).filter(|model| !model.is_empty()),
+        profile,
+        capabilities,
+        size,
+        previous: Some(previous).filter(|previous| !previous.is_empty()),
+    })
 }
 
 pub fn prompt(prompt: Option<pb::Prompt>) -> Result<Prompt> {
@@ -171,30 +181,40 @@ fn tool(index: usize, tool: pb::Tool) -> Result<Tool> {
     Ok(Tool { name, description, input_schema_json })
 }
 
-fn check_options(options: &pb::Options) -> Result<()> {
+fn options(options: pb::Options) -> Result<Options> {
     if options.max_output_tokens < 0 {
         return invalid("options.max_output_tokens", "must not be negative");
     }
     if options.temperature.is_some_and(|temperature| !TEMPERATURES.contains(&temperature)) {
         return invalid("options.temperature", "must be from 0 to 2");
     }
-    if !EFFORTS.contains(&options.reasoning_effort.as_str()) {
-        return invalid("options.reasoning_effort", "must be none, low, medium or high");
-    }
-    if !options.output_schema_json.is_empty() && !is_object(&options.output_schema_json) {
+    let effort = match options.reasoning_effort.as_str() {
+        "" => None,
+        effort => match effort.parse() {
+            Ok(effort) => Some(effort),
+            Err(problem) => return invalid("options.reasoning_effort", problem),
+        },
+    };
+    let schema = Some(options.output_schema_json).filter(|schema| !schema.is_empty());
+    if schema.as_deref().is_some_and(|schema| !is_object(schema)) {
         return invalid("options.output_schema_json", "must be a JSON object");
     }
-    Ok(())
+    Ok(Options {
+        max_output_tokens: Some(options.max_output_tokens).filter(|tokens| *tokens > 0),
+        temperature: options.temperature,
+        effort,
+        output_schema_json: schema,
+    })
 }
 
 /// What a model must be able to do because of what it is sent.
-fn needs(prompt: &Prompt, options: &pb::Options) -> impl Iterator<Item = Capability> {
+fn needs(prompt: &Prompt, options: &Options) -> impl Iterator<Item = Capability> {
     let mut contents = prompt.messages.iter().flat_map(|message| &message.content);
     let images = contents.any(|content| matches!(content, Content::Image { .. }));
     let needs = [
         (!prompt.tools.is_empty(), Capability::Tools),
         (images, Capability::Images),
-        (!options.output_schema_json.is_empty(), Capability::StructuredOutput),
+        (options.output_schema_json.is_some(), Capability::StructuredOutput),
     ];
     needs.into_iter().filter_map(|(needed, capability)| needed.then_some(capability))
 }

@@ -18,7 +18,7 @@ use super::{Chunk, Failure, FinishReason, Provider, Request};
 use crate::{
     prompt::{Content, Message, Prompt, Role},
     script::{self, Script, Step, Variables},
-    usage,
+    tokens,
 };
 
 pub struct Scripted;
@@ -83,7 +83,7 @@ fn play(
                         sleep(pace).await;
                     }
                     said += characters;
-                    if usage::tokens(said) > request.max_output_tokens {
+                    if tokens::plain(said) > request.max_output_tokens {
                         yield Chunk::Finished { finish_reason: FinishReason::Length, usage: None };
                         return;
                     }

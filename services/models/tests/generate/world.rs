@@ -1,6 +1,6 @@
 //! The service on a port of its own, and the verbs tests are written in.
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, path::Path};
 
 use chassis::{Auth, Caller, Peer, auth::keys};
 use clap::Parser as _;
@@ -11,6 +11,7 @@ use proto::{
 };
 use secrecy::ExposeSecret as _;
 use sqlx::{ConnectOptions as _, PgPool};
+use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status, Streaming, transport::Channel};
@@ -23,13 +24,26 @@ pub struct World {
     pub stop: CancellationToken,
     db: PgPool,
     server: Option<JoinHandle<anyhow::Result<()>>>,
+    directory: Option<TempDir>,
 }
 
 impl World {
     pub async fn start(db: PgPool) -> World {
+        World::begin_with(db, None).await
+    }
+
+    /// With a catalogue in a directory of its own, in which it may refer to files.
+    pub async fn with_catalogue(db: PgPool, write: impl FnOnce(&Path) -> String) -> World {
+        let directory = tempfile::tempdir().unwrap();
+        let catalogue = write(directory.path());
+        std::fs::write(directory.path().join("catalogue.json"), catalogue).unwrap();
+        World::begin_with(db, Some(directory)).await
+    }
+
+    async fn begin_with(db: PgPool, directory: Option<TempDir>) -> World {
         chassis::database::MIGRATIONS.run(&db).await.unwrap();
         let database = db.connect_options().to_url_lossy().to_string();
-        let config = Config::parse_from([
+        let mut config = Config::parse_from([
             "models",
             "--database-url",
             &database,
@@ -38,6 +52,7 @@ impl World {
             "--auth-internal-secret",
             "a secret that only tests know about",
         ]);
+        config.catalogue = directory.as_ref().map(|one| one.path().join("catalogue.json"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let auth = Auth::new("tests", &config.chassis.auth, db.clone()).await.unwrap();
@@ -47,7 +62,17 @@ impl World {
         let stop = CancellationToken::new();
         let server = Some(tokio::spawn(models::serve(config, listener, stop.clone())));
         let client = ModelServiceClient::new(peer.channel());
-        World { client, peer, caller, stop, db, server }
+        World { client, peer, caller, stop, db, server, directory }
+    }
+
+    /// Where the catalogue is.
+    pub fn directory(&self) -> &Path {
+        self.directory.as_ref().unwrap().path()
+    }
+
+    pub async fn models(&mut self) -> Vec<pb::Model> {
+        let request = self.peer.request(&self.caller, pb::ListModelsRequest::default());
+        self.client.list_models(request).await.unwrap().into_inner().models
     }
 
     /// What the model does with a script, one line per item.
@@ -164,7 +189,12 @@ fn line(item: Item) -> String {
             fact(&event)
         }
         Item::Text(delta) => format!("text {:?}\n", delta.text),
-        Item::Reasoning(delta) => format!("reasoning {:?}\n", delta.text),
+        Item::Reasoning(delta) if delta.signature.is_empty() => {
+            format!("reasoning {:?}\n", delta.text)
+        }
+        Item::Reasoning(delta) => {
+            format!("reasoning {:?} signed {}\n", delta.text, delta.signature)
+        }
         Item::ToolCallStarted(call) => {
             format!("call {} {} ({})\n", call.index, call.tool, call.provider_call_id)
         }
