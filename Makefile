@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench prepare fmt clean build
+.PHONY: help up down test check bench fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -11,7 +11,7 @@ export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windlass/bin:$(PATH)
 INSTALL := deploy/local/install.sh
 BIN := $(or $(CARGO_TARGET_DIR),target)/debug
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
-MEASURED := session tools models triggers sandbox-init bench
+MEASURED := session tools models triggers sandbox-init restrict bench
 
 # A machine that builds once needs neither incremental data nor debug information.
 ifeq ($(CI),true)
@@ -31,7 +31,7 @@ down: ## Stop what a `make up` of this clone left running
 	@if [ -x $(BIN)/down ]; then $(BIN)/down; fi
 
 test: build ## Run every test against a private Postgres and Redis
-	@$(INSTALL) postgres redis
+	@$(INSTALL) postgres redis mcp
 	$(BIN)/with-servers -- cargo test --workspace
 
 check: build ## Format, lint, queries, contracts, licences: what a change must pass besides the tests
@@ -43,10 +43,15 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
 
 # Only what is measured: optimising the other programs would take longer than measuring.
-bench: ## Measure release builds against the Postgres under them; wants a quiet machine
-	@$(INSTALL) cc postgres redis
+bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a quiet machine
+	@$(INSTALL) cc postgres redis bwrap rg
 	cargo build --release --workspace $(addprefix --bin ,$(MEASURED))
 	@$(RELEASE)/bench
+
+# FUZZ_SECONDS is for each target; FUZZ names some of them.
+fuzz: build ## Look for inputs that break what reads hostile input, ten minutes for each part
+	@$(INSTALL) c++
+	services/tools/fuzz/run.sh $(FUZZ)
 
 # Does not need `build`: what wants to be prepared does not compile yet.
 prepare: ## Write `.sqlx` anew after a query or a migration changed

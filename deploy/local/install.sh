@@ -2,18 +2,21 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc postgres redis buf deny sqlx
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
-# and go to a cache outside the clone, so that they survive `make clean`.
+# and go to a cache outside the clone, so that they survive `make clean`; so does the
+# MCP server that tests use.
 set -euo pipefail
 
 BUF=1.74.0
 CARGO_DENY=0.20.2
 SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
+MCP_EVERYTHING=2026.8.31 # the protocol's reference server
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
 buf_root="$cache/buf-$BUF"
+mcp_root="$cache/mcp-everything" # tests look for it here
 
 main() {
     if [ $# -eq 0 ]; then
@@ -25,7 +28,11 @@ main() {
             cc | deny | sqlx) has cc || packages+=(gcc libc6-dev) ;;
             postgres) has_postgres || packages+=(postgresql) ;;
             redis) has redis-server || packages+=(redis-server) ;;
+            c++) has c++ || packages+=(g++) ;;
+            bwrap) has bwrap || packages+=(bubblewrap) ;;
+            rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
+            mcp) has npm && has node || packages+=(npm) ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -35,6 +42,7 @@ main() {
     for what in "$@"; do
         case "$what" in
             buf) install_buf ;;
+            mcp) install_mcp ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
             sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
@@ -81,6 +89,20 @@ install_buf() {
         mv "$buf_root.new" "$buf_root"
     fi
     link "$buf_root/node_modules/.bin/buf"
+}
+
+# The same with the server that tests talk to. Sandboxes read it as somebody else.
+install_mcp() {
+    if [ "$(cat "$mcp_root/version" 2>/dev/null)" != "$MCP_EVERYTHING" ]; then
+        say "installing the MCP server everything $MCP_EVERYTHING into $cache"
+        rm -rf "$mcp_root.new"
+        npm install --silent --no-fund --no-audit --no-save --prefix "$mcp_root.new" \
+            "@modelcontextprotocol/server-everything@$MCP_EVERYTHING"
+        echo "$MCP_EVERYTHING" >"$mcp_root.new/version"
+        chmod -R a+rX "$mcp_root.new"
+        rm -rf "$mcp_root"
+        mv "$mcp_root.new" "$mcp_root"
+    fi
 }
 
 # Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.

@@ -90,11 +90,7 @@ async fn denied(session: &Session, script: &str) -> PermissionEvaluated {
 }
 
 async fn run(session: &Session, script: &str) -> (Vec<Event>, TurnView) {
-    let seen = session.run(&format!("{script}\n---\nsay Well.")).await;
-    let turns = session.snapshot().await.snapshot.unwrap().threads.remove(0).turns;
-    let turn_id = &seen.last().unwrap().turn_id;
-    let view = turns.into_iter().find(|turn| turn.turn_id == *turn_id).unwrap();
-    (seen, view)
+    session.run_and_view(&format!("{script}\n---\nsay Well.")).await
 }
 
 fn failure(events: &[Event]) -> &str {

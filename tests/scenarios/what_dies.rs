@@ -16,6 +16,9 @@
 //! | Postgres away | – | `postgres_away_for_several_leases_starts_no_takeover`; `a_restart_of_postgres…` in `servers.rs` |
 //! | a submission commits while an end waits | – | `flush.rs` in the store, both ways round |
 //! | an answer is faster than the wait | – | `people.rs` in the store |
+//! | a workspace is filled, put back or deleted | tools | `whoever_is_killed_leaves_the_old_or_the_new` in `workspaces.rs`; `snapshots.rs` and `workspaces.rs` in the tests of `tools` |
+//! | files put back, messages not hidden yet | session | `a_rewind_that_was_cut_off_is_repeated` in `rewind_with_files.rs` |
+//! | at rest | the replica that has a workspace | `a_session_works_wherever_its_workspace_is` in `workspaces.rs` |
 //! | a tool prints NUL bytes | – | `a_connection_cut_after_the_commit_doubles_and_loses_nothing` (`a_tool_prints_nul`) |
 
 use std::time::Duration;

@@ -7,7 +7,10 @@ use proto::{
         memory_service_client::MemoryServiceClient, session_service_client::SessionServiceClient,
         stream_service_client::StreamServiceClient, turn_service_client::TurnServiceClient,
     },
-    tools::v1::{Permissions, Rule, rule::Action, tool_service_client::ToolServiceClient},
+    tools::v1::{
+        Hook, Permissions, PutHookRequest, Rule, policy_service_client::PolicyServiceClient,
+        rule::Action, tool_service_client::ToolServiceClient,
+    },
     triggers::v1::trigger_service_client::TriggerServiceClient,
 };
 use tonic::{
@@ -51,6 +54,14 @@ impl Client {
         client
     }
 
+    /// The same caller, whose calls go to another replica of the tools service.
+    pub fn at_tools(&self, fleet: &mut Fleet, index: usize) -> Client {
+        let mut client = self.clone();
+        let endpoint = fleet.replica(Service::Tools, index).endpoint();
+        client.services[place(Service::Tools)] = connect(endpoint, self.bearer.clone());
+        client
+    }
+
     /// The way to one service, for generated clients that have no verb here.
     pub fn to(&self, service: Service) -> Calls {
         self.services[place(service)].clone()
@@ -88,8 +99,18 @@ impl Client {
         ToolServiceClient::new(self.to(Service::Tools))
     }
 
+    pub fn policies(&self) -> PolicyServiceClient<Calls> {
+        PolicyServiceClient::new(self.to(Service::Tools))
+    }
+
     pub fn triggers(&self) -> TriggerServiceClient<Calls> {
         TriggerServiceClient::new(self.to(Service::Triggers))
+    }
+
+    /// Stores a hook for all projects.
+    pub async fn put_hook(&self, hook: Hook) {
+        let request = PutHookRequest { project: String::new(), hook: Some(hook) };
+        self.policies().put_hook(request).await.unwrap();
     }
 
     /// Stores the agent of all sessions: it does what scripts say, and may use `bash`.

@@ -6,7 +6,7 @@ use proto::{
         Action, CompactSessionRequest, GetSessionRequest, GetSnapshotRequest, GetSnapshotResponse,
         GetTurnRequest, InputPart, InterruptTurnRequest, ListActionsRequest, ListEventsRequest,
         ListMessagesRequest, Message, RespondActionRequest, Session as Shown, SubmitTurnRequest,
-        SubscribeRequest, Turn, input_part::Content, respond_action_request::Decision,
+        SubscribeRequest, Turn, TurnView, input_part::Content, respond_action_request::Decision,
         subscribe_request::From,
     },
 };
@@ -65,6 +65,15 @@ impl Session {
         let mut events = self.subscribe(From::Live(true)).await;
         let turn = self.submit(script).await;
         events.until_ended(&turn.turn_id).await
+    }
+
+    /// Submits a turn and returns what happened in it, and what the read model says of it.
+    pub async fn run_and_view(&self, script: &str) -> (Vec<Event>, TurnView) {
+        let seen = self.run(script).await;
+        let turns = self.snapshot().await.snapshot.unwrap().threads.remove(0).turns;
+        let turn_id = &seen.last().unwrap().turn_id;
+        let view = turns.into_iter().find(|turn| turn.turn_id == *turn_id).unwrap();
+        (seen, view)
     }
 
     pub async fn subscribe(&self, from: From) -> Events {

@@ -120,6 +120,14 @@ impl Fleet {
         &self.dir
     }
 
+    /// Where a replica of the tools service has its workspaces.
+    pub fn disk(&self, index: usize) -> PathBuf {
+        match self.plan.has_separate_disks() {
+            true => self.dir.join(format!("workspaces-{index}")),
+            false => self.dir.join("workspaces"),
+        }
+    }
+
     /// Makes an API key, as an operator would on the command line.
     pub async fn mint_key(&self, tenant: &str, subject: &str, scopes: &str) -> Result<String> {
         let output = Command::new(Service::Session.binary()?)
@@ -168,7 +176,15 @@ impl Fleet {
             })
             .collect();
         let common = common.iter().map(|(name, value)| (*name, value.as_str()));
-        let environment = common.chain(self.plan.variables(service));
+        let own: Vec<_> = match service {
+            Service::Tools if self.plan.has_separate_disks() => vec![
+                ("WORKSPACES_DIR", self.disk(index).display().to_string()),
+                ("ADVERTISE", format!("http://127.0.0.1:{port}")),
+            ],
+            _ => vec![],
+        };
+        let own = own.iter().map(|(name, value)| (*name, value.as_str()));
+        let environment = common.chain(own).chain(self.plan.variables(service));
         self.replicas.push(Replica::spawn(service, &name, &self.dir, port, environment)?);
         Ok(())
     }

@@ -16,6 +16,7 @@ pub struct Plan {
     variables: Vec<(Option<Service>, String, String)>,
     detours: Vec<Detour>,
     lasting: Option<PathBuf>,
+    separate_disks: bool,
 }
 
 /// A way of one replica that leads over another address.
@@ -59,6 +60,12 @@ impl Plan {
         self
     }
 
+    /// Gives every replica of the tools service a disk of its own.
+    pub fn separate_disks(mut self) -> Plan {
+        self.separate_disks = true;
+        self
+    }
+
     /// Keeps database, secret and logs for the next time, and takes the services'
     /// usual ports where they are free.
     pub fn lasting(mut self, dir: &Path) -> Plan {
@@ -88,6 +95,10 @@ impl Plan {
             detour.service == of && detour.index == index && detour.variable == variable
         };
         self.detours.iter().rev().find(leads).map(|detour| detour.address)
+    }
+
+    pub(crate) fn has_separate_disks(&self) -> bool {
+        self.separate_disks
     }
 
     pub(crate) fn dir(&self) -> Option<&Path> {

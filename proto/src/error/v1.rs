@@ -83,6 +83,8 @@ impl Reason {
             | Reason::EpochStale
             | Reason::ProcessOver
             | Reason::SandboxUnavailable
+            | Reason::WorkspaceBusy
+            | Reason::WorkspaceNotEmpty
             | Reason::RoutingNotPossible
             | Reason::ProviderAuth
             | Reason::ContentRefused

@@ -22,6 +22,7 @@ use crate::{
     facts::{self, Correlation},
     generate::generate,
     health::{Health, Vitals},
+    joined::joined,
     tokens::Size,
 };
 
@@ -67,7 +68,7 @@ impl ModelService for Api {
         if let Some(name) = &generation.task.model {
             find(served.catalogue.of(&generation.tenant), name)?;
         }
-        let answer = generate(served, self.health.clone(), generation, self.stop.clone());
+        let answer = joined(generate(served, self.health.clone(), generation, self.stop.clone()));
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         Ok(Response::new(Box::pin(answer.map_err(Into::into))))
     }

@@ -15,6 +15,7 @@ mod provider;
 mod script;
 mod facts;
 mod generate;
+mod joined;
 mod api;
 mod serve;
 mod error;

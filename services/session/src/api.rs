@@ -7,6 +7,7 @@ mod check;
 mod compaction;
 mod convert;
 mod export;
+mod files;
 mod import;
 mod keys;
 mod later;

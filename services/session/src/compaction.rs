@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{
+    hook::Note,
     ids::{MessageId, TurnId},
     message::{Message, Part, Role, ToolUse},
     prompt,
@@ -94,14 +95,16 @@ pub fn view<'a>(history: &'a [Message], turn_id: TurnId, steps: &'a [Step]) -> V
         (entry, false)
     });
     let all: Vec<_> = said.chain(done).collect();
+    let hidden = hidden(&all);
     let last = all.iter().enumerate().rev();
     let last =
         last.filter_map(|(index, (entry, _))| Some((index, Marker::of(entry.parts)?))).next();
 
     let shown = |range: &[(Entry<'a>, bool)]| {
         let entries = range.iter().filter(|(entry, compact)| {
-            // Requests to compact and older markers are no part of the conversation.
-            !compact && Marker::of(entry.parts).is_none()
+            // Requests to compact and older markers are no part of the conversation, and what
+            // hooks refused never became one.
+            !compact && Marker::of(entry.parts).is_none() && !hidden.contains(&entry.id)
         });
         entries.map(|(entry, _)| *entry).collect::<Vec<_>>()
     };
@@ -120,6 +123,23 @@ pub fn view<'a>(history: &'a [Message], turn_id: TurnId, steps: &'a [Step]) -> V
     let mut entries = asked.map(|asked| shown(&all[asked..=asked])).unwrap_or_default();
     entries.extend(shown(&all[tail..]));
     View { summary: Some(marker.summary), entries }
+}
+
+/// The messages that hooks refused, and what says so.
+fn hidden(all: &[(Entry<'_>, bool)]) -> Vec<MessageId> {
+    let (mut hidden, mut asked) = (Vec::new(), None);
+    for (entry, _) in all {
+        match entry.role {
+            Role::User => asked = Some(entry.id),
+            Role::Assistant => {
+                if Note::of(entry.parts).is_some_and(|note| note.hides_the_message()) {
+                    hidden.extend(asked);
+                    hidden.push(entry.id);
+                }
+            }
+        }
+    }
+    hidden
 }
 
 impl<'a> View<'a> {
@@ -148,7 +168,7 @@ impl<'a> View<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn tools(&self) -> impl Iterator<Item = &'a ToolUse> + use<'a> {
+    pub fn tools(&self) -> impl Iterator<Item = &'a ToolUse> + use<'a> {
         self.parts.iter().filter_map(|part| match part {
             Part::Tool(tool_use) => Some(tool_use),
             _ => None,
@@ -164,7 +184,8 @@ impl<'a> Entry<'a> {
             Part::File(file) => file.name.len() + file.reference.len(),
             Part::Data { .. } => 0,
         });
-        bytes.sum()
+        let note = Note::of(self.parts).map_or(0, |note| note.text.len());
+        note + bytes.sum::<usize>()
     }
 }
 

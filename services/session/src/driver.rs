@@ -4,9 +4,11 @@ mod moves;
 mod step;
 mod model;
 mod calls;
+mod hooks;
 mod people;
 mod compact;
 mod own;
+mod keep;
 
 use std::{
     mem,
@@ -18,9 +20,13 @@ use std::{
 
 use chassis::{Caller, telemetry};
 use jiff_sqlx::Timestamp as Time;
-use proto::{event::v1::Usage, session::v1::TurnView, tools::v1::Permissions};
+use proto::{
+    event::v1::Usage,
+    session::v1::TurnView,
+    tools::v1::{Permissions, Tool},
+};
 use tokio::{
-    sync::mpsc,
+    sync::{OnceCell, mpsc},
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
 };
@@ -41,7 +47,7 @@ use crate::{
         turns::{Claim, Context, Interrupt, Trace},
     },
     surroundings::Surroundings,
-    turn::{Input, Purpose, Step, Stop, Turn},
+    turn::{Hooks, Input, Purpose, Step, Stop, Turn},
 };
 
 /// How many claims a turn survives that ended with its worker.
@@ -130,6 +136,8 @@ struct Driver {
     model: String,
     headless: bool,
     surroundings: Arc<Surroundings>,
+    /// The tools there are. What changes with them is for the next turn.
+    tools: OnceCell<Arc<Vec<Tool>>>,
     memories: Vec<memory::Line>,
     /// The day the turn was submitted on.
     day: String,
@@ -143,6 +151,8 @@ struct Driver {
     unfolded: usize,
     /// The model was asked just now.
     asked: bool,
+    /// The workspace was kept as it was before this turn.
+    files_kept: bool,
     trace: Trace,
 }
 
@@ -168,8 +178,11 @@ impl Driver {
     ) -> Result<Driver> {
         let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
         let surroundings = host.surroundings(&caller, context.workspace_id);
-        let (conversation, surroundings) =
-            tokio::join!(conversation(host, claim, known), surroundings);
+        let (conversation, surroundings, hooks) = tokio::join!(
+            conversation(host, claim, known),
+            surroundings,
+            hooks::hooks(host, &caller)
+        );
         let Conversation { history, steps, day } = conversation?;
         // An override holds from its message on, until another message overrides it.
         // Answers say which agent gave them, so that this holds however little is loaded.
@@ -182,6 +195,8 @@ impl Driver {
             true => Purpose::Compact,
             false => Purpose::Answer,
         };
+        let hooks =
+            Hooks { session_start: hooks.session_start && hooks::begins(&history), ..hooks };
         let turn = match steps.is_empty() {
             true => Turn::new(agent.limits(), purpose),
             false => Turn::restore(agent.limits(), purpose, steps),
@@ -196,16 +211,18 @@ impl Driver {
             workspace_id: context.workspace_id,
             permissions: people::permissions(&agent, &context.rules),
             surroundings,
+            tools: OnceCell::new(),
             memories: context.memories.clone(),
             day,
             ladder: Arc::default(),
             agent,
             history,
-            turn,
+            turn: turn.with_hooks(hooks),
             view: context.view.clone(),
             tasks: JoinSet::new(),
             unfolded: 0,
             asked: false,
+            files_kept: false,
             trace: Trace::current(),
         })
     }

@@ -2,7 +2,7 @@ use chassis::{ParseIdError, status};
 use proto::error::v1::Reason;
 use tonic::Status;
 
-use crate::ids::{ActionId, MessageId, SessionId, TurnId};
+use crate::ids::{ActionId, MessageId, SessionId, TurnId, WorkspaceId};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -50,6 +50,9 @@ pub enum Error {
 
     #[error("session {id} cannot be rewound so: {problem}")]
     NothingToRewind { id: SessionId, problem: String },
+
+    #[error("the files of {workspace_id} were not kept before they changed after {message_id}")]
+    FilesNotKept { workspace_id: WorkspaceId, message_id: MessageId },
 
     #[error("request id {0} was used before for something else")]
     RequestIdReused(String),
@@ -161,6 +164,14 @@ impl From<Error> for Status {
             Error::NothingToRewind { id, .. } => {
                 (Reason::NothingToRewind, vec![("session_id", id.to_string())])
             }
+            Error::FilesNotKept { workspace_id, message_id } => (
+                Reason::SnapshotNotFound,
+                vec![
+                    ("workspace_id", workspace_id.to_string()),
+                    ("snapshot_id", String::new()),
+                    ("message_id", message_id.to_string()),
+                ],
+            ),
             Error::RequestIdReused(id) => {
                 (Reason::RequestIdReused, vec![("request_id", id.clone())])
             }

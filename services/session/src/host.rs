@@ -14,7 +14,7 @@ use proto::{
     },
     tools::v1::{
         ListToolsRequest, Tool, file_service_client::FileServiceClient,
-        tool_service_client::ToolServiceClient,
+        tool_service_client::ToolServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
 };
 use sqlx::PgPool;
@@ -29,7 +29,7 @@ use crate::{
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
     lanes::{self, Lanes},
-    offer::Offer,
+    offer::{self, Offer},
     recent::Recent,
     shipped::Shipped,
     store,
@@ -58,9 +58,10 @@ pub struct Host {
     /// The digests of system prompts that are stored, where they stay.
     pub prompts: moka::sync::Cache<(Tenant, String), ()>,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
-    catalogue: Cache<Tenant, Arc<Vec<Tool>>>,
-    /// What was made of a catalogue, by the names of the tools in it.
-    offers: moka::sync::Cache<(Tenant, Vec<String>), Made>,
+    catalogue: Cache<Tenant, Arc<Catalogue>>,
+    /// The tools of workspaces that may have more than the catalogue.
+    tools_of: Cache<(Tenant, WorkspaceId), Arc<Vec<Tool>>>,
+    offers: moka::sync::Cache<Offered, Made>,
     surroundings: Cache<(Tenant, WorkspaceId), Arc<Surroundings>>,
     /// The models that would answer, best first.
     routes: Cache<Route, Arc<Vec<Room>>>,
@@ -69,7 +70,21 @@ pub struct Host {
 /// Whose request would go where: tenant, model, profile, capabilities, the model before.
 type Route = (Tenant, String, String, Vec<String>, String);
 
-/// An offer and the catalogue that it was made of.
+/// The tools that all workspaces of a tenant have.
+#[derive(Debug)]
+pub struct Catalogue {
+    pub tools: Arc<Vec<Tool>>,
+    /// Workspaces may have more.
+    per_workspace: bool,
+    /// The events that somebody has hooks for.
+    hook_events: Arc<Vec<String>>,
+}
+
+/// Who is offered what: tenant, workspace if it has tools of its own, the names of the agent's
+/// tools, and those that were found.
+type Offered = (Tenant, Option<WorkspaceId>, Vec<String>, Vec<String>);
+
+/// An offer and the tools that it was made of.
 type Made = (Arc<Vec<Tool>>, Arc<Offer>);
 
 /// What a model can take.
@@ -95,11 +110,18 @@ impl Room {
 /// How long an agent or a tool that changed may still be seen as it was.
 const STALE: Duration = Duration::from_secs(2);
 
+/// More tools than this nobody takes in.
+const MOST_TOOLS: usize = 5_000;
+
 /// How long a catalogue of models is good for; it changes with deployments.
 const ROUTES: Duration = Duration::from_secs(10);
 
 /// How long an answer may take that is not a stream.
 pub const ANSWER: Duration = Duration::from_secs(10);
+
+/// How long one may take that waits for hooks: twice as long as all hooks of one event together,
+/// and a little more.
+pub const PATIENT_ANSWER: Duration = Duration::from_secs(250);
 
 impl Host {
     pub fn new(
@@ -130,6 +152,7 @@ impl Host {
             prompts: moka::sync::Cache::new(10_000),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
+            tools_of: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             offers: moka::sync::Cache::builder().max_capacity(1_000).time_to_idle(ROUTES).build(),
             surroundings: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             routes: Cache::builder().max_capacity(10_000).time_to_live(ROUTES).build(),
@@ -149,6 +172,11 @@ impl Host {
 
     pub fn files(&self) -> (FileServiceClient<Channel>, &Peer) {
         let client = FileServiceClient::new(self.tools.channel());
+        (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
+    pub fn workspaces(&self) -> (WorkspaceServiceClient<Channel>, &Peer) {
+        let client = WorkspaceServiceClient::new(self.tools.channel());
         (chassis::client!(client, self.config.chassis), &self.tools)
     }
 
@@ -175,31 +203,100 @@ impl Host {
         self.agents.invalidate(&(tenant.clone(), id.to_owned())).await;
     }
 
-    /// The tools there are.
-    pub async fn catalogue(&self, caller: &Caller) -> Result<Arc<Vec<Tool>>, Status> {
-        let load = async {
-            let (mut client, peer) = self.tools();
-            let request = ListToolsRequest { page_size: 500, ..ListToolsRequest::default() };
-            let answer = client.list_tools(peer.request_within(ANSWER, caller, request)).await?;
-            Ok::<_, Status>(Arc::new(answer.into_inner().tools))
-        };
+    /// The tools that all workspaces have.
+    pub async fn catalogue(&self, caller: &Caller) -> Result<Arc<Catalogue>, Status> {
+        let load =
+            async { Ok::<_, Status>(Arc::new(self.list_tools(caller, String::new()).await?)) };
         let found = self.catalogue.try_get_with(caller.tenant.clone(), load).await;
         found.map_err(|status| (*status).clone())
     }
 
-    /// The tools that an agent may use.
-    pub async fn offer(&self, caller: &Caller, agent: &Agent) -> Result<Arc<Offer>, Status> {
-        let tools = self.catalogue(caller).await?;
+    /// The events that somebody of the tenant has hooks for. It costs nothing beside the catalogue.
+    pub async fn hook_events(&self, caller: &Caller) -> Result<Arc<Vec<String>>, Status> {
+        Ok(self.catalogue(caller).await?.hook_events.clone())
+    }
+
+    /// How long to wait for an evaluation: hooks take their time.
+    pub async fn patience(&self, caller: &Caller) -> Duration {
+        match self.hook_events(caller).await {
+            Ok(events) if events.is_empty() => ANSWER,
+            _ => PATIENT_ANSWER,
+        }
+    }
+
+    /// The tools that a workspace has. Of tenants whose workspaces are all alike, nobody asks
+    /// for each of them.
+    pub async fn tools_of(
+        &self,
+        caller: &Caller,
+        id: WorkspaceId,
+    ) -> Result<Arc<Vec<Tool>>, Status> {
+        let catalogue = self.catalogue(caller).await?;
+        if !catalogue.per_workspace {
+            return Ok(catalogue.tools.clone());
+        }
+        let load = async {
+            let listed = self.list_tools(caller, id.to_string()).await?;
+            Ok::<_, Status>(listed.tools)
+        };
+        let found = self.tools_of.try_get_with((caller.tenant.clone(), id), load).await;
+        found.map_err(|status| (*status).clone())
+    }
+
+    async fn list_tools(&self, caller: &Caller, workspace_id: String) -> Result<Catalogue, Status> {
+        let (mut client, peer) = self.tools();
+        let mut request = ListToolsRequest { workspace_id, page_size: 500, ..Default::default() };
+        let mut tools = Vec::new();
+        loop {
+            let page = peer.request_within(ANSWER, caller, request.clone());
+            let page = client.list_tools(page).await?.into_inner();
+            tools.extend(page.tools);
+            request.page_token = page.next_page_token;
+            if request.page_token.is_empty() || tools.len() >= MOST_TOOLS {
+                return Ok(Catalogue {
+                    tools: Arc::new(tools),
+                    per_workspace: page.per_workspace,
+                    hook_events: Arc::new(page.hook_events),
+                });
+            }
+        }
+    }
+
+    /// What an agent is offered of these tools. `found` is asked what was found before only
+    /// where anything can be hidden.
+    pub fn offer(
+        &self,
+        tenant: &Tenant,
+        id: WorkspaceId,
+        agent: &Agent,
+        tools: Arc<Vec<Tool>>,
+        found: impl FnOnce() -> Vec<String>,
+    ) -> Arc<Offer> {
         let names = agent.manifest.permissions.as_ref().map(|permissions| &permissions.tools);
-        let key = (caller.tenant.clone(), names.cloned().unwrap_or_default());
+        let names = names.cloned().unwrap_or_default();
+        let (id, found) = match tools.iter().any(offer::is_foreign) {
+            true => (Some(id), found()),
+            false => (None, vec![]),
+        };
+        let key = (tenant.clone(), id, names, found);
         if let Some((of, offer)) = self.offers.get(&key)
             && Arc::ptr_eq(&of, &tools)
         {
-            return Ok(offer);
+            return offer;
         }
-        let offer = Arc::new(Offer::new(&tools, &key.1));
+        let offer = Arc::new(Offer::new(&tools, &key.2, &key.3));
         self.offers.insert(key, (tools, offer.clone()));
-        Ok(offer)
+        offer
+    }
+
+    /// The text of a skill and the paths of the files beside it.
+    pub async fn skill(
+        &self,
+        caller: &Caller,
+        id: WorkspaceId,
+        path: &str,
+    ) -> Option<(String, Vec<String>)> {
+        files::skill(self, caller, id, path).await
     }
 
     /// What the workspace says about itself.

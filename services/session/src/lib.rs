@@ -6,13 +6,15 @@
 mod ids;
 mod time;
 mod message;
+mod hook;
 mod turn;
 mod view;
 mod agent;
 mod memory;
 mod surroundings;
-mod offer;
 mod compaction;
+mod offer;
+mod search;
 mod prompt;
 mod judge;
 mod pending;

@@ -7,6 +7,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{
     agent::Agent,
     compaction::{Entry, View, left_out},
+    hook::Note,
     memory::Line,
     message::{Part, Role, ToolState, ToolUse},
     offer::Offer,
@@ -57,9 +58,9 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
     let sections = [
         ("manifest", manifest(agent)),
         ("project_instructions", project_instructions(around.surroundings)),
-        ("skills", skills(around.surroundings)),
+        ("skills", skills(around.surroundings, around.offer)),
         ("memory", memory(around.memories, around.offer)),
-        ("environment", Some(environment(around))),
+        ("environment", Some(environment(agent, around))),
     ];
     let sections = sections.into_iter().filter_map(|(name, text)| Some((name, text?)));
     let (mut texts, mut listed) = (Vec::new(), Vec::new());
@@ -93,7 +94,7 @@ fn project_instructions(surroundings: &Surroundings) -> Option<String> {
     Some(format!("# Project instructions (AGENTS.md)\n\n{}", text.trim_end()))
 }
 
-fn skills(surroundings: &Surroundings) -> Option<String> {
+fn skills(surroundings: &Surroundings, offer: &Offer) -> Option<String> {
     if surroundings.skills.is_empty() {
         return None;
     }
@@ -102,7 +103,11 @@ fn skills(surroundings: &Surroundings) -> Option<String> {
         .iter()
         .map(|skill| format!("- {} ({}): {}", skill.name, skill.path, skill.description));
     let lines: Vec<_> = lines.collect();
-    let head = "# Skills\n\nRead the file of a skill before you do what it is for.";
+    let how = match offer.has("skill") {
+        true => "Load a skill with the tool `skill`",
+        false => "Read the file of a skill",
+    };
+    let head = format!("# Skills\n\n{how} before you do what it is for.");
     Some(format!("{head}\n\n{}", lines.join("\n")))
 }
 
@@ -125,12 +130,20 @@ fn memory(memories: &[Line], offer: &Offer) -> Option<String> {
     Some(text)
 }
 
-fn environment(around: Around<'_>) -> String {
+fn environment(agent: &Agent, around: Around<'_>) -> String {
     let mut text = format!("# Environment\n\nToday is {} (UTC).", around.day);
     if !around.offer.is_empty() {
-        text.push_str(
-            " Tools run in a sandbox without network; the working directory is /workspace.",
-        );
+        let hosts = agent.manifest.permissions.as_ref().map(|permissions| &permissions.hosts);
+        let network = match hosts {
+            Some(hosts) if !hosts.is_empty() => {
+                let hosts = hosts.join(", ");
+                format!("that reaches these hosts over HTTP and HTTPS and nothing else: {hosts}")
+            }
+            _ => "without network".to_owned(),
+        };
+        text.push_str(&format!(
+            " Tools run in a sandbox {network}; the working directory is /workspace."
+        ));
     }
     text
 }
@@ -199,6 +212,10 @@ pub fn assemble(system: &System, view: &View<'_>, offer: &Offer) -> models::Prom
 }
 
 fn said(entry: &Entry<'_>, pruned: bool) -> Vec<models::Message> {
+    if let Some(note) = Note::of(entry.parts) {
+        let told = models::content::Kind::Text(note.told());
+        return vec![message(models::message::Role::User, vec![told])];
+    }
     match entry.role {
         Role::User => vec![user(entry.parts)],
         Role::Assistant => assistant(entry.parts, pruned),
@@ -272,11 +289,13 @@ fn result(tool_use: &ToolUse, pruned: bool) -> models::ToolResult {
         (None, true) => tool_use.error_text.clone(),
         (None, false) => tool_use.output_json.clone(),
     };
-    models::ToolResult {
-        tool_call_id: tool_use.tool_call_id.to_string(),
-        text: text.unwrap_or_default(),
-        error,
+    let mut text = text.unwrap_or_default();
+    if let Some(metadata) = &tool_use.metadata
+        && !metadata.hook_context.is_empty()
+    {
+        text.push_str(&format!("\n\nA hook says:\n\n{}", metadata.hook_context));
     }
+    models::ToolResult { tool_call_id: tool_use.tool_call_id.to_string(), text, error }
 }
 
 fn message(role: models::message::Role, content: Vec<models::content::Kind>) -> models::Message {
@@ -287,7 +306,10 @@ fn message(role: models::message::Role, content: Vec<models::content::Kind>) -> 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
-    use proto::{session::v1::Manifest, tools::v1::Tool};
+    use proto::{
+        session::v1::Manifest,
+        tools::v1::{Permissions, Tool},
+    };
 
     use super::*;
     use crate::{memory::Scope, surroundings::Skill};
@@ -297,10 +319,27 @@ mod tests {
         Agent { id: "default".into(), version: 1, manifest }
     }
 
+    #[test]
+    fn an_agent_is_told_whom_it_can_reach() {
+        let mut agent = agent();
+        let hosts = vec!["example.com".to_owned(), "*.crates.io".to_owned()];
+        agent.manifest.permissions = Some(Permissions { hosts, ..Permissions::default() });
+        let offer = offer("bash");
+        let around = Around {
+            surroundings: &Surroundings::default(),
+            memories: &[],
+            day: "2026-11-16",
+            offer: &offer,
+        };
+        let told = "a sandbox that reaches these hosts over HTTP and HTTPS and nothing else: \
+            example.com, *.crates.io; the working directory";
+        assert!(system(&agent, around).text.contains(told));
+    }
+
     fn offer(name: &str) -> Offer {
         let (name, description) = (name.to_owned(), "Does it".to_owned());
         let tool = Tool { name, description, input_schema_json: "{}".into(), ..Tool::default() };
-        Offer::new(&[tool], &[])
+        Offer::new(&[tool], &[], &[])
     }
 
     fn surroundings() -> Surroundings {

@@ -6,7 +6,11 @@ pub const MAX_INSTRUCTIONS: usize = 64 * 1024;
 /// How many skills an index may list.
 pub const MAX_SKILLS: usize = 100;
 
-/// The head of a skill's file is at its beginning, and nothing else of it is read.
+/// Of a skill that is loaded this much is read, and so many of the files beside it are named.
+pub const MAX_SKILL: usize = 64 * 1024;
+pub const MAX_SKILL_FILES: usize = 200;
+
+/// The head of a skill's file is at its beginning, and nothing else of it is read for the index.
 pub const MAX_SKILL_HEAD: usize = 8 * 1024;
 
 const MAX_NAME: usize = 64;

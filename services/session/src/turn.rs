@@ -9,6 +9,7 @@ mod effect;
 mod speaking;
 mod compacting;
 mod acting;
+mod hooking;
 mod ending;
 #[cfg(test)]
 mod tests;
@@ -21,8 +22,11 @@ use crate::{
     message::{MessageStatus, Metadata, Part, ToolUse},
 };
 
+use hooking::Moment;
+
 pub use acting::QUESTION;
 pub use effect::{Effect, Ending};
+pub use hooking::{Hooked, Hooks, Verdict};
 pub use input::{
     Asking, Compaction, Decision, Failure, Finished, Input, Outcome, Resolution, Stop, Trigger,
 };
@@ -32,6 +36,7 @@ pub use input::{
 pub struct Turn {
     limits: Limits,
     purpose: Purpose,
+    hooks: Hooks,
     steps: Vec<Step>,
     phase: Phase,
     usage: Usage,
@@ -78,6 +83,8 @@ impl Step {
 enum Phase {
     /// Not begun.
     New,
+    /// Hooks are asked whether it may go on.
+    Hooking(Moment),
     /// The driver assembles a prompt and calls the model.
     Opening { attempt: u32 },
     /// The model speaks.
@@ -106,20 +113,26 @@ enum Progress {
     Pending,
     Evaluating,
     /// It runs when its turn comes.
-    Allowed {
-        /// By a person.
-        approved: bool,
-    },
+    Allowed(By),
     /// A person is asked.
     Waiting,
     Running,
     Done,
 }
 
+/// Who allows a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    Rules,
+    /// It answered what a person would have been asked.
+    Hook,
+    Person,
+}
+
 impl Turn {
     pub fn new(limits: Limits, purpose: Purpose) -> Turn {
         let (steps, phase, usage) = (vec![], Phase::New, Usage::default());
-        Turn { limits, purpose, steps, phase, usage, cost_micros: 0 }
+        Turn { limits, purpose, hooks: Hooks::default(), steps, phase, usage, cost_micros: 0 }
     }
 
     /// Rebuilds a turn from what is stored of it.
@@ -199,10 +212,11 @@ impl Turn {
                     attempt,
                 })));
                 match self.purpose {
-                    Purpose::Answer => self.open(1, &mut effects),
+                    Purpose::Answer => self.begin(&mut effects),
                     Purpose::Compact => self.compact(Trigger::Manual, String::new(), &mut effects),
                 }
             }
+            (Phase::Hooking(_), Input::Hooked(hooked)) => self.hooked(*hooked, &mut effects),
             (
                 Phase::Opening { attempt },
                 Input::StepOpened { message_id, request, metadata, facts },
@@ -243,12 +257,15 @@ impl Turn {
             }
 
             (Phase::Acting(_), input) => self.act(input, &mut effects),
-            (Phase::Opening { .. } | Phase::Streaming { .. }, Input::Fact(fact)) => {
+            (
+                Phase::Opening { .. } | Phase::Streaming { .. } | Phase::Hooking(_),
+                Input::Fact(fact),
+            ) => {
                 effects.push(Effect::Append(Box::new(self.in_step(fact))));
             }
 
             // Something that belongs to a phase that is over: a late chunk, a repeated answer.
-            (Phase::New | Phase::Opening { .. } | Phase::Parked(_), _)
+            (Phase::New | Phase::Hooking(_) | Phase::Opening { .. } | Phase::Parked(_), _)
             | (Phase::Streaming { .. } | Phase::Resting { .. }, _) => {}
         }
         effects

@@ -93,6 +93,14 @@ pub fn apply(view: &mut TurnView, event: &Event) -> bool {
                 reason: hook.reason.clone(),
             });
         }
+        Payload::HookFailed(hook) if view.hook_runs.len() < MOST => {
+            view.hook_runs.push(HookRun {
+                hook_id: hook.hook_id.clone(),
+                event: hook.event.clone(),
+                outcome: "failed".into(),
+                reason: hook.error.clone(),
+            });
+        }
         Payload::OutputSpilled(stored) if view.output_refs.len() < MOST => {
             view.output_refs.push(OutputRef {
                 output_ref: event.output_ref.clone(),

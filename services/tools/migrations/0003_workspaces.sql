@@ -1,5 +1,5 @@
--- What is known of a workspace beside its files. One that is only ever used by a session has no
--- row: it is made on first use, has no project but itself, and the usual quota.
+-- What is known of a workspace beside its files. One that a session uses first has no project but
+-- itself, and the usual quota.
 create table tools.workspace
 (
     tenant_id    text        not null,

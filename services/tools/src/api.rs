@@ -1,20 +1,24 @@
 mod files;
+mod mcp_servers;
 mod outputs;
+mod policies;
+mod turn_hooks;
+mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use proto::{
-    event::v1::{Payload, ToolMetadata},
+    event::v1::{ToolMetadata, tool_metadata},
     tools::v1 as pb,
     tools::v1::{
         file_service_server::FileServiceServer,
         outcome::Result as PbResult,
         output_service_server::OutputServiceServer,
-        policy_service_server::{PolicyService, PolicyServiceServer},
+        policy_service_server::PolicyServiceServer,
         process_service_server::{ProcessService, ProcessServiceServer},
         tool_service_server::{ToolService, ToolServiceServer},
-        workspace_service_server::{WorkspaceService, WorkspaceServiceServer},
+        workspace_service_server::WorkspaceServiceServer,
     },
 };
 use sqlx::PgPool;
@@ -25,41 +29,45 @@ use self::files::Files;
 use crate::{
     call::{Call, SessionId},
     catalog::{Effect, Entry},
+    decide::{Decided, Judges, LARGEST_INPUT},
+    egress::Reached,
     error::{Error, Result},
-    evaluate::evaluate,
     execute::{Executor, Terms},
-    facts::{self, int32, int64},
+    facts::{int32, int64},
     outcome::Outcome,
     outputs::Kept,
     store,
 };
 
 /// Limits that the contract promises.
-const LARGEST_INPUT: usize = 1024 * 1024;
 const LONGEST_TIMEOUT_MS: i32 = 3_600_000;
 const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i32 = 200;
+
+/// A page that would be larger ends earlier: what servers say may be much, and messages have an
+/// end.
+const LARGEST_LIST: usize = 1024 * 1024;
 const LONGEST_ID: usize = 100;
 const MOST_RULES: usize = 1_000;
 const MOST_IN_SCOPE: usize = 200;
 
 pub fn routes(args: &chassis::Args, db: PgPool, executor: Arc<Executor>) -> Routes {
     let files = Files { workspaces: executor.workspaces.clone() };
+    let workspaces = workspaces::Api { executor: executor.clone() };
+    let policies = policies::Api { db: db.clone(), executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
     Routes::new(chassis::service!(ToolServiceServer::new(Api { db, executor }), args))
-        .add_service(chassis::service!(WorkspaceServiceServer::new(Later), args))
+        .add_service(chassis::service!(WorkspaceServiceServer::new(workspaces), args))
         .add_service(chassis::service!(FileServiceServer::new(files), args))
         .add_service(chassis::service!(ProcessServiceServer::new(Later), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
-        .add_service(chassis::service!(PolicyServiceServer::new(Later), args))
+        .add_service(chassis::service!(PolicyServiceServer::new(policies), args))
 }
 
 /// In the contract and not in this version: every call says so.
 struct Later;
 
-impl WorkspaceService for Later {}
 impl ProcessService for Later {}
-impl PolicyService for Later {}
 
 struct Api {
     db: PgPool,
@@ -72,19 +80,44 @@ impl ToolService for Api {
         &self,
         request: Request<pb::ListToolsRequest>,
     ) -> Result<Response<pb::ListToolsResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let size = page_size(request.page_size)?;
         let after = request.page_token.as_str();
-        if !after.is_empty() && self.executor.catalog.get(after).is_none() {
+        let per_workspace = self.executor.servers.has_any(&tenant).await?;
+        let catalog = match request.workspace_id.as_str() {
+            "" => self.executor.catalog.clone(),
+            id => {
+                let id = parse("workspace_id", id)?;
+                match per_workspace {
+                    true => self.executor.catalog_of(&tenant, id).await?,
+                    false => self.executor.catalog.clone(),
+                }
+            }
+        };
+        // Of tools that come and go, a cursor need not name one that is still there.
+        if !after.is_empty() && catalog.get(after).is_none() && !per_workspace {
             return Err(Error::InvalidCursor.into());
         }
-        let mut rest = self.executor.catalog.after(after);
-        let tools: Vec<pb::Tool> = rest.by_ref().take(size).map(Into::into).collect();
-        let next_page_token = match (rest.next(), tools.last()) {
-            (Some(_), Some(last)) => last.name.clone(),
-            _ => String::new(),
+        let mut rest = catalog.after(after);
+        let (mut tools, mut bytes) = (Vec::<pb::Tool>::new(), 0);
+        let next_page_token = loop {
+            let Some(tool) = rest.next().map(pb::Tool::from) else { break String::new() };
+            bytes += tool.description.len() + tool.input_schema_json.len();
+            match tools.last() {
+                Some(last) if tools.len() == size || bytes > LARGEST_LIST => {
+                    break last.name.clone();
+                }
+                _ => tools.push(tool),
+            }
         };
-        Ok(Response::new(pb::ListToolsResponse { tools, next_page_token }))
+        let hook_events = self.executor.policies.hook_events(&tenant).await?;
+        Ok(Response::new(pb::ListToolsResponse {
+            tools,
+            next_page_token,
+            per_workspace,
+            hook_events,
+        }))
     }
 
     async fn evaluate(
@@ -92,15 +125,15 @@ impl ToolService for Api {
         request: Request<pb::EvaluateRequest>,
     ) -> Result<Response<pb::EvaluateResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
-        let call = decode(tenant, request.into_inner().call)?;
-        let evaluation = evaluate(&self.executor.catalog, &call);
-        let evaluation = facts::permission_evaluated(&call, &evaluation);
-        let fact = facts::about(&call, Payload::PermissionEvaluated(evaluation.clone()));
-        Ok(Response::new(pb::EvaluateResponse {
-            evaluation: Some(evaluation),
-            facts: vec![fact],
-            input_json: call.input_json,
-        }))
+        let mut call = decode(tenant, request.into_inner().call)?;
+        let catalog = self.executor.catalog_for(&call).await?;
+        let Executor { hooks, outputs, policies, .. } = &*self.executor;
+        let policy = policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
+        let judges = Judges { catalog: &catalog, hooks, outputs, policy: &policy };
+        let Decided { evaluation, facts, input_json } = judges.decide(call).await;
+        let evaluation = Some(evaluation);
+        Ok(Response::new(pb::EvaluateResponse { evaluation, facts, input_json }))
     }
 
     async fn execute(
@@ -110,11 +143,22 @@ impl ToolService for Api {
         let tenant = chassis::caller(&request)?.tenant;
         let request = request.into_inner();
         let terms = Terms { patience: patience(request.timeout_ms)?, approved: request.approved };
-        let call = decode(tenant, request.call)?;
+        let mut call = decode(tenant, request.call)?;
+        let policy = self.executor.policies.of(&call.tenant, call.workspace_id).await?;
+        policy.govern(&mut call);
         let room = self.executor.prepare()?;
         store::admit(&self.db, &call).await?;
-        let answers = self.executor.clone().start(self.db.clone(), room, call, terms);
+        let answers = self.executor.clone().start(self.db.clone(), room, call, policy, terms);
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
+    }
+
+    async fn run_hooks(
+        &self,
+        request: Request<pb::RunHooksRequest>,
+    ) -> Result<Response<pb::RunHooksResponse>, Status> {
+        let tenant = chassis::caller(&request)?.tenant;
+        let request = turn_hooks::decode(tenant, request.into_inner())?;
+        Ok(Response::new(turn_hooks::run(&self.db, &self.executor, request).await?))
     }
 
     async fn raise_epoch(
@@ -205,13 +249,13 @@ impl From<&Entry> for pb::Tool {
     fn from(entry: &Entry) -> pb::Tool {
         let about = &entry.about;
         pb::Tool {
-            name: about.name.into(),
-            description: about.description.into(),
+            name: about.name.to_string(),
+            description: about.description.to_string(),
             input_schema_json: about.input_schema.to_string(),
             read_only: about.effect == Effect::Reads,
             destructive: about.effect == Effect::Destroys,
             host: if entry.tool.is_some() { "tools" } else { "session" }.into(),
-            mcp_server_id: String::new(),
+            mcp_server_id: entry.place.server().unwrap_or_default().into(),
         }
     }
 }
@@ -222,16 +266,32 @@ impl From<Outcome> for pb::Outcome {
             duration_ms: int32(outcome.metadata.duration.as_millis() as u64),
             truncated: outcome.metadata.truncated,
             output_bytes: int64(outcome.metadata.output_bytes),
+            hook_context: outcome.metadata.hook_context,
             output_path: outcome.metadata.kept.as_ref().map(Kept::path).unwrap_or_default(),
             output_ref: match &outcome.metadata.kept {
                 Some(kept) => kept.output_ref.to_string(),
                 None => String::new(),
             },
+            reached: outcome.metadata.reached.iter().map(Into::into).collect(),
+            other_connections: int64(outcome.metadata.others.connections),
         };
         let (result, error_kind) = match outcome.result {
             Ok(data) => (PbResult::DataJson(data.to_string()), String::new()),
             Err(failure) => (PbResult::ErrorText(failure.text), failure.kind.name().into()),
         };
         pb::Outcome { result: Some(result), metadata: Some(metadata), error_kind }
+    }
+}
+
+impl From<&Reached> for tool_metadata::Reached {
+    fn from(reached: &Reached) -> tool_metadata::Reached {
+        tool_metadata::Reached {
+            host: reached.host.name.clone(),
+            port: reached.host.port.into(),
+            address: reached.address.ip().to_string(),
+            connections: int64(reached.traffic.connections),
+            sent_bytes: int64(reached.traffic.sent_bytes),
+            received_bytes: int64(reached.traffic.received_bytes),
+        }
     }
 }

@@ -12,6 +12,7 @@ use tokio::{
 
 use crate::{
     catalog::{About, Effect, Run, Tool},
+    egress::{Egress, Proxy, Record},
     facts,
     outcome::{Failure, Kind, Metadata, Outcome},
     printed::Printed,
@@ -28,6 +29,10 @@ const LONGEST_TIMEOUT_MS: u64 = 3_600_000;
 /// How much output a model gets to see.
 const PREVIEW_BYTES: usize = 32 * 1024;
 
+/// What is said where hosts were granted and cannot be.
+const NO_DOOR: &str = "the granted hosts cannot be reached: without a network namespace nothing \
+    would keep the command from reaching others";
+
 /// The kernel takes no longer argument.
 const LONGEST_COMMAND: usize = 100_000;
 
@@ -40,12 +45,15 @@ struct Input {
 impl Tool for Bash {
     fn about(&self) -> About {
         About {
-            name: "bash",
+            name: "bash".into(),
             description: "Runs a command with `bash -c` in the workspace and returns what it \
                 printed (standard output and error in order) and its exit code. There is no \
-                network. Only the workspace is kept between calls; /tmp is empty each time. \
-                Processes that are left running end with the command. Of long output the \
-                beginning and the end are returned.",
+                network, except that hosts which were granted to you are reached over HTTP and \
+                HTTPS by programs that use the proxy in HTTP_PROXY and HTTPS_PROXY, as most do \
+                by themselves. Only the workspace is kept between calls; /tmp is empty each \
+                time. Processes that are left running end with the command. Of long output the \
+                beginning and the end are returned."
+                .into(),
             input_schema: json!({
                 "$schema": "https://json-schema.org/draft/2020-12/schema",
                 "type": "object",
@@ -90,12 +98,26 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
     };
     let limit = limit(input.timeout_ms, run.patience);
     let program = Program::bash(&input.command);
-    let mut child = match run.sandbox.spawn(run.profile, run.workspace, &program).await {
+    let egress = Egress::for_call(run.gateway, &run.facts.call().permissions.hosts);
+    let profile = egress.as_ref().map_or(run.profile.clone(), |egress| egress.profile(run.profile));
+    let mut child = match run.sandbox.spawn(&profile, run.workspace, &program).await {
         Ok(child) => child,
         Err(error) => return Failure::new(Kind::Sandbox, explain(&error)).into(),
     };
-    let applied = facts::sandbox_applied(&child.report, run.profile, limit, PREVIEW_BYTES);
+    let granted = egress.is_some();
+    let proxy = match (egress, child.proxy.take()) {
+        (Some(egress), Some(door)) => match egress.start(door) {
+            Ok(proxy) => Some(proxy),
+            Err(error) => return Failure::new(Kind::Failed, format!("no proxy: {error}")).into(),
+        },
+        _ => None,
+    };
+    let hosts = proxy.as_ref().map(Proxy::hosts).unwrap_or_default();
+    let applied = facts::sandbox_applied(&child.report, &profile, hosts, limit, PREVIEW_BYTES);
     run.facts.note(Payload::SandboxApplied(applied)).await;
+    if granted && proxy.is_none() {
+        run.facts.note(Payload::ToolProgress(facts::remark(NO_DOOR))).await;
+    }
 
     let mut printed = Printed::new(&run, PREVIEW_BYTES);
     let ended = timeout(limit, follow(&mut child, &mut printed)).await;
@@ -104,12 +126,17 @@ async fn execute(input: Value, run: Run<'_>) -> Outcome {
         let violation = facts::sandbox_violation(violation);
         run.facts.note(Payload::SandboxViolation(violation)).await;
     }
+    let record = match proxy {
+        Some(proxy) => proxy.finish().await,
+        None => Record::default(),
+    };
+    run.facts.note_refusals(&record).await;
     let (output, kept) = printed.finish().await;
     let metadata = Metadata {
         truncated: output.truncated(),
         output_bytes: output.total(),
         kept,
-        ..Metadata::default()
+        ..Metadata::reached(record)
     };
     let result = match ended {
         Ok(Ok(exit)) => Ok(data(exit, output.preview())),

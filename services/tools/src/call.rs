@@ -5,6 +5,8 @@ chassis::id!(SessionId, "ses");
 chassis::id!(ToolCallId, "call");
 chassis::id!(WorkspaceId, "ws");
 chassis::id!(OutputRef, "out");
+chassis::id!(SnapshotId, "snap");
+chassis::id!(ReplicaId, "rpl");
 
 /// One call of one tool, by one owner of a session.
 #[derive(Debug, Clone)]

@@ -21,6 +21,8 @@ mod git;
 mod variable;
 pub mod danger;
 pub mod reads;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 #[cfg(test)]
 mod tests;
 

@@ -2,6 +2,9 @@ use std::{env, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::Context as _;
 use sandbox::Tier;
+use secrecy::SecretString;
+
+use crate::{egress::Allowance, outputs, search};
 
 /// Everything that can be configured; `tools --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
@@ -14,9 +17,31 @@ pub struct Config {
     #[arg(long, env, default_value = "/var/lib/windlass/workspaces")]
     pub workspaces_dir: PathBuf,
 
-    /// Directory that holds what tools printed beyond what the log takes.
+    /// How other replicas reach this one, as http(s)://host:port. Set it where each replica has a
+    /// disk of its own: a workspace then lives on one of them, and the others pass calls on. Unset:
+    /// there is one replica, or all share WORKSPACES_DIR. Set it before adding a second replica.
+    #[arg(long, env)]
+    pub advertise: Option<String>,
+
+    /// How many bytes a workspace may take on disk.
+    #[arg(long, env, default_value_t = 10 * 1024 * 1024 * 1024, value_parser = clap::value_parser!(u64).range(1..))]
+    pub workspace_bytes: u64,
+
+    /// How many files and directories a workspace may have.
+    #[arg(long, env, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub workspace_files: u64,
+
+    /// How many snapshots of a workspace are kept before the oldest give way.
+    #[arg(long, env, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub workspace_snapshots: u32,
+
+    /// Directory that holds what tools printed beyond what the log takes. With OUTPUTS_URL, only
+    /// while it is printed.
     #[arg(long, env, default_value = "/var/lib/windlass/outputs")]
     pub outputs_dir: PathBuf,
+
+    #[command(flatten)]
+    pub outputs: outputs::Args,
 
     /// How many bytes of one output are kept at most.
     #[arg(long, env, default_value_t = 256 * 1024 * 1024)]
@@ -35,18 +60,64 @@ pub struct Config {
     pub sandbox_init: Option<PathBuf>,
 
     /// The worst sandbox that is good enough: A, B or C. Tools are refused on a machine that has less.
+    /// Less than A is the relaxed mode, which every fact, health and the log name.
     #[arg(long, env, default_value = "A")]
     pub sandbox_minimum_tier: Tier,
+
+    /// Directory of the host that sandboxes may read, at the same path. Repeat it, or separate with commas. The user that commands run as must be able to reach it, and there must be no sockets in it: whoever sees one can talk to its owner.
+    #[arg(long, env, value_delimiter = ',')]
+    pub sandbox_read_only: Vec<PathBuf>,
+
+    /// Directory with the secrets that tenants refer to by name: one directory per tenant, one file per secret.
+    #[arg(long, env)]
+    pub secrets_dir: Option<PathBuf>,
+
+    /// How many MCP servers may be connected at once; one tenant may have half of them.
+    #[arg(long, env, default_value_t = 64)]
+    pub mcp_connections: usize,
+
+    /// Seconds that an MCP server stays connected when nobody uses it.
+    #[arg(long, env, default_value = "300", value_parser = chassis::seconds)]
+    pub mcp_idle: Duration,
 
     /// How many tools may run at once before further calls are refused.
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
+
+    /// What beside the public internet may be reached, by those who were granted the host, by hooks and
+    /// by MCP servers: networks (`10.0.0.0/8`), addresses, and names (`host`, `*.host`), with commas
+    /// between them.
+    #[arg(long, env, value_delimiter = ',')]
+    pub egress_allow_private: Vec<Allowance>,
+
+    /// How many bytes one call may send to and receive from other hosts.
+    #[arg(long, env, default_value_t = 1024 * 1024 * 1024)]
+    pub egress_bytes: u64,
+
+    /// Secret that the keys are made of which calls to hooks are signed with. Unset: they are not signed.
+    #[arg(long, env, hide_env_values = true)]
+    pub hook_secret: Option<SecretString>,
+
+    #[command(flatten)]
+    pub search: search::Args,
 
     #[command(flatten)]
     pub chassis: chassis::Args,
 }
 
 impl Config {
+    /// The directories that sandboxes may read, as their real paths.
+    pub fn sandbox_read_only(&self) -> anyhow::Result<Vec<PathBuf>> {
+        let real = |path: &PathBuf| {
+            let path = path
+                .canonicalize()
+                .with_context(|| format!("cannot find SANDBOX_READ_ONLY {}", path.display()))?;
+            anyhow::ensure!(path.is_dir(), "SANDBOX_READ_ONLY {} is no directory", path.display());
+            Ok(path)
+        };
+        self.sandbox_read_only.iter().map(real).collect()
+    }
+
     pub fn sandbox_init(&self) -> anyhow::Result<PathBuf> {
         match &self.sandbox_init {
             Some(path) => Ok(path.clone()),

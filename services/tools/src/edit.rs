@@ -1,3 +1,6 @@
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
+
 use std::{
     fs::{File, Metadata as FileMetadata},
     os::unix::fs::MetadataExt as _,
@@ -49,12 +52,13 @@ struct Input {
 impl Tool for Edit {
     fn about(&self) -> About {
         About {
-            name: "edit",
+            name: "edit".into(),
             description: "Replaces `old_text` by `new_text` in a text file of the workspace and \
                 returns the difference. `old_text` must be exactly what the file contains, \
                 without line numbers, and occur once unless `replace_all` is set. If it does \
                 not, or if somebody else changes the file at the same time, the edit fails \
-                and the file is left alone. Line endings and mode are kept.",
+                and the file is left alone. Line endings and mode are kept."
+                .into(),
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),

@@ -5,7 +5,11 @@ use sandbox::Tier;
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
-use crate::call::{OutputRef, SessionId, ToolCallId, WorkspaceId};
+use crate::{
+    call::{OutputRef, SessionId, ToolCallId, WorkspaceId},
+    store::snapshots::Which,
+    workspaces::Limits,
+};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -28,7 +32,9 @@ pub enum Error {
     #[error("tool call {0} was started before and is never run again")]
     CallRepeated(ToolCallId),
 
-    #[error("this machine's sandbox is of tier {tier}, {minimum_tier} is demanded")]
+    #[error(
+        "this machine's sandbox is of tier {tier}, {minimum_tier} is demanded; it lacks {missing}"
+    )]
     SandboxUnavailable { tier: Tier, minimum_tier: Tier, missing: String },
 
     #[error("this server runs as many tools as it may")]
@@ -36,6 +42,24 @@ pub enum Error {
 
     #[error("there is no workspace {0}, or nothing has used it yet")]
     WorkspaceNotFound(WorkspaceId),
+
+    #[error("request_id {0:?} was used before for something else")]
+    RequestIdReused(String),
+
+    #[error(
+        "workspace {id} is full: it may hold {} bytes in {} files, nested at most 128 deep",
+        limits.bytes, limits.files
+    )]
+    WorkspaceFull { id: WorkspaceId, limits: Limits },
+
+    #[error("workspace {0} is in use, or being changed as a whole")]
+    WorkspaceBusy(WorkspaceId),
+
+    #[error("workspace {0} is not empty, and only an empty one can be filled")]
+    WorkspaceNotEmpty(WorkspaceId),
+
+    #[error("workspace {workspace_id} has no snapshot {which}")]
+    SnapshotNotFound { workspace_id: WorkspaceId, which: Which },
 
     #[error("there is no {0:?} in the workspace")]
     PathNotFound(String),
@@ -45,6 +69,9 @@ pub enum Error {
 
     #[error("there is no output {0}, or it has expired")]
     OutputNotFound(OutputRef),
+
+    #[error("there is no rule, hook or MCP server {0:?} here")]
+    PolicyNotFound(String),
 
     #[error("file system failed")]
     Files(#[from] io::Error),
@@ -89,11 +116,36 @@ impl From<Error> for Status {
             Error::WorkspaceNotFound(id) => {
                 (Reason::WorkspaceNotFound, vec![("workspace_id", id.to_string())])
             }
+            Error::RequestIdReused(id) => {
+                (Reason::RequestIdReused, vec![("request_id", id.clone())])
+            }
+            Error::WorkspaceFull { id, limits } => (
+                Reason::WorkspaceFull,
+                vec![
+                    ("workspace_id", id.to_string()),
+                    ("quota_bytes", limits.bytes.to_string()),
+                    ("quota_files", limits.files.to_string()),
+                ],
+            ),
+            Error::WorkspaceBusy(id) => {
+                (Reason::WorkspaceBusy, vec![("workspace_id", id.to_string())])
+            }
+            Error::WorkspaceNotEmpty(id) => {
+                (Reason::WorkspaceNotEmpty, vec![("workspace_id", id.to_string())])
+            }
+            Error::SnapshotNotFound { workspace_id, which } => (
+                Reason::SnapshotNotFound,
+                vec![
+                    ("workspace_id", workspace_id.to_string()),
+                    ("snapshot_id", which.to_string()),
+                ],
+            ),
             Error::PathNotFound(path) => (Reason::PathNotFound, vec![("path", path.clone())]),
             Error::PathOutside(path) => (Reason::PathOutside, vec![("path", path.clone())]),
             Error::OutputNotFound(id) => {
                 (Reason::OutputNotFound, vec![("output_ref", id.to_string())])
             }
+            Error::PolicyNotFound(id) => (Reason::PolicyNotFound, vec![("id", id.clone())]),
             Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::{
     call::Call,
     catalog::{Catalog, Entry},
+    hosted,
     judge::{danger, judge},
     outcome::{Failure, Kind},
     scope::{self, Outside},
@@ -17,7 +18,7 @@ use crate::{
 pub struct Evaluation<'a> {
     pub verdict: Verdict<'a>,
 
-    /// What decided: `schema`, `capability`, `host_policy`, `rule`, `mode` or `default`.
+    /// What decided: `schema`, `capability`, `host_policy`, `rule`, `mode`, `hook` or `default`.
     pub cause: &'static str,
 
     /// The rule that won, also when a mode made something else of it.
@@ -83,8 +84,7 @@ pub fn evaluate<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
     };
     let tool = call.tool.as_str();
     let Some(entry) = catalog.get(tool) else {
-        let reason = format!("there is no tool named {tool:?}");
-        return refuse(Kind::UnknownTool, "host_policy", tool, reason);
+        return refuse(Kind::UnknownTool, "host_policy", tool, catalog.why_not(tool));
     };
     let input = match check(entry, &call.input_json) {
         Ok(input) => input,
@@ -94,7 +94,7 @@ pub fn evaluate<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
         }
     };
     let tools = &call.permissions.tools;
-    if !tools.is_empty() && !tools.contains(&call.tool) {
+    if !tools.is_empty() && !tools.contains(&call.tool) && tool != hosted::TOOL_SEARCH {
         let reason = format!("this agent does not have the tool {tool}");
         return refuse(Kind::Denied, "capability", tool, reason);
     }

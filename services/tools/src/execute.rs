@@ -5,8 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use chassis::Tenant;
 use futures::FutureExt as _;
-use proto::event::v1::Payload;
+use proto::event::v1::{Payload, SandboxViolation};
 use sandbox::{Profile, Report, Sandbox, Tier};
 use sqlx::PgPool;
 use tokio::{
@@ -16,15 +17,21 @@ use tokio::{
 use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
-    call::Call,
-    catalog::{Catalog, Run},
+    after::after,
+    call::{Call, WorkspaceId},
+    catalog::{Catalog, Effect, Run},
+    egress::Gateway,
     error::{Error, Result},
     evaluate::evaluate,
     facts::{self, Answer, Facts},
+    hooks::Hooks,
+    mcp::Servers,
     outcome::{Failure, Kind, Outcome},
     outputs::Outputs,
+    policies::{Policies, Policy},
     redact::Redactor,
-    store, workspace,
+    store,
+    workspaces::{Entered, Workspaces},
 };
 
 /// How many answers may wait for a slow caller before the tool itself has to.
@@ -45,25 +52,48 @@ pub struct Terms {
 
 /// Runs calls.
 pub struct Executor {
-    pub catalog: Catalog,
+    /// Our own tools.
+    pub catalog: Arc<Catalog>,
+    pub servers: Arc<Servers>,
     pub sandbox: Sandbox,
+
+    /// Directories of the host that sandboxes may read.
+    pub read_only: Vec<PathBuf>,
 
     /// What the machine can give, found out once at the start.
     pub machine: Report,
     pub minimum_tier: Tier,
-    pub workspaces: PathBuf,
+    pub workspaces: Arc<Workspaces>,
     pub outputs: Arc<Outputs>,
+    pub gateway: Gateway,
     pub redactor: Redactor,
+    pub policies: Policies,
+    pub hooks: Hooks,
     pub room: Arc<Semaphore>,
 }
 
 impl Executor {
+    /// The tools of a workspace.
+    pub async fn catalog_of(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Arc<Catalog>> {
+        Ok(Arc::new(self.servers.catalog(tenant, id).await?))
+    }
+
+    /// A catalogue with the tool that is called in it, if there is such a tool. Nobody but MCP
+    /// servers is asked, and those only about what is not ours.
+    pub async fn catalog_for(&self, call: &Call) -> Result<Arc<Catalog>> {
+        if self.catalog.is_built_in(&call.tool) {
+            return Ok(self.catalog.clone());
+        }
+        let found = self.servers.catalog_for(&call.tenant, call.workspace_id, &call.tool);
+        Ok(Arc::new(found.await?))
+    }
+
     /// Whether a call can be run here and now.
     pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
         let (tier, minimum_tier) = (self.machine.tier(), self.minimum_tier);
         if tier > minimum_tier {
-            let missing = self.machine.missing();
-            let names: Vec<_> = missing.iter().map(|layer| layer.name()).collect();
+            let (missing, may_lack) = (self.machine.missing(), minimum_tier.may_lack());
+            let names: Vec<_> = missing.difference(&may_lack).map(|layer| layer.name()).collect();
             return Err(Error::SandboxUnavailable { tier, minimum_tier, missing: names.join(" ") });
         }
         self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
@@ -76,6 +106,7 @@ impl Executor {
         db: PgPool,
         room: OwnedSemaphorePermit,
         call: Call,
+        policy: Arc<Policy>,
         terms: Terms,
     ) -> mpsc::Receiver<Answer> {
         let (sender, answers) = mpsc::channel(BACKLOG);
@@ -83,7 +114,7 @@ impl Executor {
             let facts = Facts::new(&call, sender);
             let id = call.tool_call_id;
             tokio::select! {
-                outcome = self.run(&call, terms, &facts) => facts.end(outcome).await,
+                outcome = self.run(&call, &policy, terms, &facts) => facts.end(outcome).await,
                 () = facts.abandoned() => info!(tool_call.id = %id, "call {id} was dropped"),
                 () = superseded(&db, &call) => {
                     info!(tool_call.id = %id, "call {id} lost its session");
@@ -98,9 +129,10 @@ impl Executor {
     }
 
     /// A call always has an outcome, also when the tool panics.
-    async fn run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn run(&self, call: &Call, policy: &Policy, terms: Terms, facts: &Facts<'_>) -> Outcome {
         let begun = Instant::now();
-        let finished = AssertUnwindSafe(self.decide_and_run(call, terms, facts)).catch_unwind();
+        let running = self.decide_and_run(call, policy, terms, facts);
+        let finished = AssertUnwindSafe(running).catch_unwind();
         let mut outcome = finished.await.unwrap_or_else(|_| {
             error!(tool_call.id = %call.tool_call_id, "tool {} panicked", call.tool);
             Failure::new(Kind::Failed, "the tool crashed; this is our fault").into()
@@ -109,10 +141,24 @@ impl Executor {
         outcome
     }
 
-    async fn decide_and_run(&self, call: &Call, terms: Terms, facts: &Facts<'_>) -> Outcome {
+    async fn decide_and_run(
+        &self,
+        call: &Call,
+        policy: &Policy,
+        terms: Terms,
+        facts: &Facts<'_>,
+    ) -> Outcome {
         // What the caller heard from `Evaluate` is on its record, but proves nothing here. Only
         // a refusal is news: the call came unasked, or something changed since.
-        let evaluation = evaluate(&self.catalog, call);
+        let catalog = match self.catalog_for(call).await {
+            Ok(catalog) => catalog,
+            Err(error) => {
+                error!(%error, "the tools of workspace {} cannot be found", call.workspace_id);
+                let text = "the tool cannot be looked up; this is our fault, and nothing was done";
+                return Failure::new(Kind::Failed, text).into();
+            }
+        };
+        let evaluation = evaluate(&catalog, call);
         let evaluated = facts::permission_evaluated(call, &evaluation);
         let permit = match evaluation.settle(terms.approved) {
             Ok(permit) => permit,
@@ -125,26 +171,73 @@ impl Executor {
             let text = format!("{} runs in the session service and not here", call.tool);
             return Failure::new(Kind::Failed, text).into();
         };
-        let workspace = workspace::open(&self.workspaces, &call.tenant, call.workspace_id).await;
-        let workspace = workspace.inspect_err(|error| {
-            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
-        });
-        let Ok(workspace) = workspace else {
-            let text = "the workspace cannot be opened; this is our fault";
-            return Failure::new(Kind::Failed, text).into();
+        let entered = match self.workspaces.enter(&call.tenant, call.workspace_id).await {
+            Ok(entered) => entered,
+            Err(error) => return shut(call, &error).into(),
         };
-        let profile = Profile::at_least(self.minimum_tier);
+        let mut profile = Profile::at_least(self.minimum_tier);
+        profile.read_only = self.read_only.clone();
         let run = Run {
             sandbox: &self.sandbox,
             profile: &profile,
-            workspace: &workspace,
+            workspace: &entered.path,
+            entered: &entered,
             outputs: &self.outputs,
+            gateway: &self.gateway,
             redactor: &self.redactor,
             patience: terms.patience,
             facts,
         };
-        tool.run(permit.input, run).await
+        let running = tool.run(permit.input.clone(), run);
+        let outcome = match permit.entry.about.effect {
+            Effect::Reads => running.await,
+            Effect::Asks | Effect::Changes | Effect::Destroys => {
+                within_quota(&entered, running, facts).await
+            }
+        };
+        after(&self.hooks, policy, call, &permit.input, outcome, facts).await
     }
+}
+
+/// Runs what may fill a workspace, for as long as there is room.
+async fn within_quota(
+    entered: &Arc<Entered>,
+    running: impl Future<Output = Outcome>,
+    facts: &Facts<'_>,
+) -> Outcome {
+    let before = match entered.admit().await {
+        Ok(before) => before,
+        Err(error) => return overflowed(facts, &error).await.into(),
+    };
+    let outcome = tokio::select! {
+        outcome = running => outcome,
+        error = entered.overflow(before) => overflowed(facts, &error).await.into(),
+    };
+    entered.forget_used();
+    outcome
+}
+
+/// Nobody gets into the workspace.
+fn shut(call: &Call, error: &Error) -> Failure {
+    match error {
+        Error::WorkspaceBusy(_) | Error::WorkspaceNotFound(_) => {
+            Failure::new(Kind::Failed, error.to_string())
+        }
+        error => {
+            error!(%error, workspace.id = %call.workspace_id, "workspace cannot be opened");
+            Failure::new(Kind::Failed, "the workspace cannot be opened; this is our fault")
+        }
+    }
+}
+
+/// The workspace is full or gone, which ends whatever runs in it.
+async fn overflowed(facts: &Facts<'_>, error: &Error) -> Failure {
+    if let Error::WorkspaceNotFound(_) = error {
+        return Failure::new(Kind::Aborted, "the workspace was deleted");
+    }
+    let (layer, detail) = (facts::WORKSPACE.into(), error.to_string());
+    facts.note(Payload::SandboxViolation(SandboxViolation { layer, detail })).await;
+    Failure::new(Kind::Sandbox, format!("{error}; delete something first"))
 }
 
 /// Returns when the session belongs to a later epoch than the call. Its former owner may be
@@ -167,19 +260,54 @@ mod tests {
     use tonic::Status;
 
     use super::*;
+    use crate::{
+        egress::Addresses,
+        hooks::{Commands, Http},
+        mcp::Connector,
+        secrets::Secrets,
+        workspaces::Limits,
+    };
 
     fn executor(machine: Report, minimum_tier: Tier) -> Executor {
         let db = PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/nothing").unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let outputs = Outputs::open(db, folder.path(), 0, Duration::ZERO).unwrap();
-        Executor {
-            outputs: Arc::new(outputs),
+        let limits = Limits { bytes: 0, files: 0 };
+        let workspaces = Workspaces::new(db.clone(), folder.path().into(), limits, 1, None);
+        let workspaces = Arc::new(workspaces);
+        let outputs = Outputs::open(db.clone(), folder.path(), 0, Duration::ZERO).unwrap();
+        let gateway = Gateway::new(Addresses::default(), 0).unwrap();
+        let connector = Connector {
+            sandbox: Sandbox::new("sandbox-init"),
+            minimum_tier,
+            read_only: vec![],
+            workspaces: PathBuf::new(),
+            secrets: Secrets::default(),
             redactor: Redactor::default(),
-            catalog: Catalog::built_in().unwrap(),
+            outward: gateway.outward().clone(),
+        };
+        let commands = Commands {
+            sandbox: Sandbox::new("sandbox-init"),
+            minimum_tier,
+            workspaces: workspaces.clone(),
+            redactor: Redactor::default(),
+            room: Semaphore::new(1),
+        };
+        let http = Http::new(gateway.outward().clone(), None).unwrap();
+        let policies = Policies::new(db.clone());
+        let servers = Servers::new(db, connector, Catalog::default(), Duration::ZERO, 1);
+        Executor {
+            servers: Arc::new(servers),
+            read_only: vec![],
+            outputs: Arc::new(outputs),
+            gateway,
+            redactor: Redactor::default(),
+            policies,
+            hooks: Hooks { http, commands },
+            catalog: Arc::new(Catalog::built_in(None).unwrap()),
             sandbox: Sandbox::new("sandbox-init"),
             machine,
             minimum_tier,
-            workspaces: PathBuf::new(),
+            workspaces,
             room: Arc::new(Semaphore::new(1)),
         }
     }
@@ -196,7 +324,10 @@ mod tests {
     async fn a_machine_below_the_minimum_runs_nothing() {
         let weak = executor(machine_without(Layer::Proc), Tier::A);
         let status = Status::from(weak.prepare().unwrap_err());
-        assert_eq!(status.message(), "this machine's sandbox is of tier B, A is demanded");
+        assert_eq!(
+            status.message(),
+            "this machine's sandbox is of tier B, A is demanded; it lacks proc"
+        );
         assert!(executor(machine_without(Layer::Proc), Tier::B).prepare().is_ok());
         assert!(executor(machine_without(Layer::Seccomp), Tier::C).prepare().is_err());
     }

@@ -15,6 +15,7 @@ use tonic::Status;
 
 use crate::{
     call::Call,
+    egress::{self, Record},
     evaluate::{Evaluation, Verdict, action_name, mode_name},
     judge::source_name,
     outcome::Outcome,
@@ -40,10 +41,22 @@ impl<'a> Facts<'a> {
         self.send(Item::Fact(about(self.call, payload).into())).await;
     }
 
+    /// Puts a whole fact on record.
+    pub async fn tell(&self, fact: Event) {
+        self.send(Item::Fact(fact.into())).await;
+    }
+
     /// Puts on record what became of an output.
     pub async fn note_output(&self, kept: &Kept, payload: Payload) {
         let fact = Event { output_ref: kept.output_ref.to_string(), ..about(self.call, payload) };
         self.send(Item::Fact(fact.into())).await;
+    }
+
+    /// Puts on record what a call was refused on its way out.
+    pub async fn note_refusals(&self, record: &Record) {
+        for reason in &record.refused {
+            self.note(Payload::SandboxViolation(egress_refused(reason))).await;
+        }
     }
 
     /// What all of this is about.
@@ -105,6 +118,7 @@ pub fn permission_evaluated(call: &Call, evaluation: &Evaluation<'_>) -> Permiss
 pub fn sandbox_applied(
     report: &Report,
     profile: &Profile,
+    network: &[String],
     wall: Duration,
     output_bytes: usize,
 ) -> SandboxApplied {
@@ -116,10 +130,10 @@ pub fn sandbox_applied(
     let limits = &profile.limits;
     SandboxApplied {
         tier: report.tier().to_string(),
-        mode: if profile.is_strict() { "strict" } else { "relaxed" }.into(),
+        mode: mode(profile).into(),
         layers: layers.collect(),
         writable: report.writable().iter().map(ToString::to_string).collect(),
-        network: vec!["none".into()],
+        network: network_of(network),
         limits: Some(Limits {
             wall_ms: int32(wall.as_millis() as u64),
             cpu_seconds: int32(limits.cpu_seconds),
@@ -132,10 +146,16 @@ pub fn sandbox_applied(
     }
 }
 
+/// Whether the service was told to be content with less than all layers. That is how it runs,
+/// and not what this call happened to get: whoever reads a fact must be able to tell.
+pub fn mode(profile: &Profile) -> &'static str {
+    if profile.is_strict() { "strict" } else { "relaxed" }
+}
+
 /// What a tool is kept in that works on files beside the sandbox.
-pub fn workspace_applied() -> SandboxApplied {
+pub fn workspace_applied(profile: &Profile) -> SandboxApplied {
     SandboxApplied {
-        mode: "strict".into(),
+        mode: mode(profile).into(),
         layers: vec![Layer {
             name: WORKSPACE.into(),
             applied: true,
@@ -147,11 +167,41 @@ pub fn workspace_applied() -> SandboxApplied {
     }
 }
 
+/// What a tool is kept in that reaches hosts and nothing else.
+pub fn egress_applied(hosts: &[String]) -> SandboxApplied {
+    SandboxApplied {
+        mode: "strict".into(),
+        layers: vec![Layer {
+            name: egress::LAYER.into(),
+            applied: true,
+            detail: "hosts are checked by name and by address".into(),
+        }],
+        network: network_of(hosts),
+        ..SandboxApplied::default()
+    }
+}
+
+fn network_of(hosts: &[String]) -> Vec<String> {
+    match hosts.is_empty() {
+        true => vec!["none".into()],
+        false => hosts.to_vec(),
+    }
+}
+
 /// The layer that keeps tools in the workspace.
 pub const WORKSPACE: &str = "workspace";
 
 pub fn sandbox_violation(violation: &Violation) -> SandboxViolation {
     SandboxViolation { layer: violation.layer.name().into(), detail: violation.detail.clone() }
+}
+
+pub fn egress_refused(reason: &str) -> SandboxViolation {
+    SandboxViolation { layer: egress::LAYER.into(), detail: reason.into() }
+}
+
+/// Something that is worth knowing, and that no command printed.
+pub fn remark(text: &str) -> ToolProgress {
+    ToolProgress { stream: "note".into(), text: text.into() }
 }
 
 pub fn progress(text: String) -> ToolProgress {

@@ -26,11 +26,11 @@ pub async fn run<I: DeserializeOwned + Send + 'static>(
     run: Run<'_>,
     tool: fn(I, &Workspace, &CancellationToken) -> Result<Outcome, Failure>,
 ) -> Outcome {
-    let workspace = match Workspace::at(run.workspace) {
+    let workspace = match Workspace::of(run.entered) {
         Ok(workspace) => workspace,
         Err(error) => return Failure::from(Error::Files(error)).into(),
     };
-    run.facts.note(Payload::SandboxApplied(facts::workspace_applied())).await;
+    run.facts.note(Payload::SandboxApplied(facts::workspace_applied(run.profile))).await;
     let done = work(input, run.patience, move |input, stop| tool(input, &workspace, stop)).await;
     let failure = match done {
         Ok(outcome) => return outcome,

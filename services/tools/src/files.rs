@@ -8,9 +8,13 @@
 mod place;
 mod draft;
 mod delete;
+mod measure;
+mod copy;
 mod nearby;
 pub mod walk;
 mod ignored;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 
 use std::{
     collections::BinaryHeap,
@@ -21,9 +25,9 @@ use std::{
         unix::fs::{FileExt as _, MetadataExt as _},
     },
     path::Path,
+    sync::Arc,
 };
 
-use chassis::Tenant;
 use nix::{
     dir::Dir,
     errno::Errno,
@@ -32,14 +36,18 @@ use nix::{
     unistd::{Gid, Uid, geteuid},
 };
 
+pub use copy::{Most, Problem as CopyProblem, content, copy};
+pub use delete::remove;
 pub use draft::Draft;
+pub use measure::{DEEPEST, Used};
 pub use place::{Parents, Place};
 
+use tokio_util::sync::CancellationToken;
+
 use crate::{
-    call::WorkspaceId,
     error::{Error, Result},
     text::shorten,
-    workspace,
+    workspaces::Entered,
 };
 
 /// The directory of a workspace, held open.
@@ -49,6 +57,10 @@ pub struct Workspace {
     /// Who owns what we make, where that would not be so by itself: as root we work for the
     /// user that commands run as, which is the owner of the workspace.
     owner: Option<(Uid, Gid)>,
+
+    /// What is written counts there, and whoever writes is in there until it is done. Absent
+    /// where nobody else can be.
+    entered: Option<Arc<Entered>>,
 }
 
 /// A part of a file.
@@ -68,14 +80,10 @@ const ATTEMPTS: usize = 16;
 const LONGEST_QUOTE: usize = 200;
 
 impl Workspace {
-    /// A workspace that was used before: reading makes none.
-    pub fn find(root: &Path, tenant: &Tenant, id: WorkspaceId) -> Result<Workspace> {
-        match Workspace::at(&workspace::path(root, tenant, id)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(Error::WorkspaceNotFound(id))
-            }
-            found => Ok(found?),
-        }
+    /// The workspace that somebody is in.
+    pub fn of(entered: &Arc<Entered>) -> io::Result<Workspace> {
+        let workspace = Workspace::at(&entered.path)?;
+        Ok(Workspace { entered: Some(entered.clone()), ..workspace })
     }
 
     /// The workspace in this directory, whose path nobody but us can change.
@@ -85,7 +93,23 @@ impl Workspace {
         let metadata = File::from(directory.try_clone()?).metadata()?;
         let foreign = geteuid().is_root() && metadata.uid() != 0;
         let owner = (Uid::from_raw(metadata.uid()), Gid::from_raw(metadata.gid()));
-        Ok(Workspace { directory, owner: foreign.then_some(owner) })
+        Ok(Workspace { directory, owner: foreign.then_some(owner), entered: None })
+    }
+
+    /// What it takes on disk.
+    pub fn measure(&self, stop: &CancellationToken) -> io::Result<Used> {
+        Ok(measure::measure(self.top()?, stop))
+    }
+
+    /// The directory itself.
+    pub fn top(&self) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY;
+        Ok(openat2(self.directory.as_fd(), ".", how(flags))?)
+    }
+
+    /// Who owns what is made in here, if that is not us.
+    pub fn owner(&self) -> Option<(Uid, Gid)> {
+        self.owner
     }
 
     /// What a path is; of a link, the link itself.
@@ -211,7 +235,8 @@ fn quote(path: &str) -> String {
     shorten(path, LONGEST_QUOTE)
 }
 
-fn how(flags: OFlag) -> OpenHow {
+/// How everything is opened: beneath where it is looked for.
+pub fn how(flags: OFlag) -> OpenHow {
     OpenHow::new()
         .flags(flags | OFlag::O_CLOEXEC)
         .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS)

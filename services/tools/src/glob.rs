@@ -56,9 +56,10 @@ enum Sort {
 impl Tool for Glob {
     fn about(&self) -> About {
         About {
-            name: "glob",
+            name: "glob".into(),
             description: "Finds files in the workspace by name. Files that an ignore file such as \
-                .gitignore leaves out are not found, and neither are links and .git.",
+                .gitignore leaves out are not found, and neither are links and .git."
+                .into(),
             input_schema: schema(
                 json!({
                     "pattern": {

@@ -59,12 +59,13 @@ enum Mode {
 impl Tool for Grep {
     fn about(&self) -> About {
         About {
-            name: "grep",
+            name: "grep".into(),
             description: "Finds lines in the files of the workspace with a regular expression, \
                 as ripgrep does. Files that an ignore file such as .gitignore leaves out are \
                 not searched, unless `path` names one; neither are binary files, links and \
                 .git. In the output, each path stands above its lines, `12:` before a line that \
-                matches and `12-` before one of its context.",
+                matches and `12-` before one of its context."
+                .into(),
             input_schema: schema(
                 json!({
                     "pattern": {

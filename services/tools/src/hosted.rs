@@ -1,15 +1,29 @@
 //! Tools that run in the session service, next to what they act on. They are in the catalogue
 //! like any other, so that schema, capability and rules are checked in one place.
 
+mod work;
+
 use serde_json::{Value, json};
 
 use crate::catalog::{About, Effect};
 
+/// Shows nothing but the agent's own tools, so every agent has it.
+pub const TOOL_SEARCH: &str = "tool_search";
+
 /// The kinds of memory that agents are told about; a tenant may have others.
 const TYPES: &str = "`user`, `feedback`, `project`, `reference`";
 
-pub fn tools() -> [About; 5] {
-    [question(), memory_write(), memory_read(), memory_list(), memory_delete()]
+pub fn tools() -> [About; 8] {
+    [
+        question(),
+        memory_write(),
+        memory_read(),
+        memory_list(),
+        memory_delete(),
+        work::todo(),
+        work::skill(),
+        work::tool_search(),
+    ]
 }
 
 fn question() -> About {
@@ -190,7 +204,15 @@ fn about(
         "required": required,
         "additionalProperties": false,
     });
-    About { name, description, input_schema, effect, command: None, path: None, url: None }
+    About {
+        name: name.into(),
+        description: description.into(),
+        input_schema,
+        effect,
+        command: None,
+        path: None,
+        url: None,
+    }
 }
 
 #[cfg(test)]
@@ -221,6 +243,7 @@ mod tests {
             json!({ "questions": [question] })
         };
         let option = json!({ "value": "a", "label": "A" });
+        let items = |count: usize, text: &str| json!({ "items": vec![json!({ "text": text, "status": "pending" }); count] });
         let cases = [
             ("question", "one question", questions(1)),
             ("question", "10 questions", questions(10)),
@@ -252,6 +275,18 @@ mod tests {
             ("memory_list", "a scope", json!({ "scope": "project" })),
             ("memory_delete", "a name", json!({ "scope": "user", "name": "a-1" })),
             ("memory_delete", "no name", json!({ "scope": "user" })),
+            ("todo", "nothing to do", json!({ "items": [] })),
+            ("todo", "100 items", items(100, "a")),
+            ("todo", "101 items", items(101, "a")),
+            ("todo", "a long text", items(1, &"é".repeat(500))),
+            ("todo", "a longer text", items(1, &"é".repeat(501))),
+            ("todo", "no text", items(1, "")),
+            ("todo", "another status", json!({ "items": [{ "text": "a", "status": "done" }] })),
+            ("skill", "a name", json!({ "name": "pdf" })),
+            ("skill", "no name", json!({})),
+            ("tool_search", "a query", json!({ "query": "issue" })),
+            ("tool_search", "10 tools", json!({ "query": "issue", "limit": 10 })),
+            ("tool_search", "11 tools", json!({ "query": "issue", "limit": 11 })),
         ];
         let tools = tools();
         let mut lines = String::new();
@@ -291,6 +326,18 @@ mod tests {
             memory_list: a scope ok
             memory_delete: a name ok
             memory_delete: no name refused
+            todo: nothing to do ok
+            todo: 100 items ok
+            todo: 101 items refused
+            todo: a long text ok
+            todo: a longer text refused
+            todo: no text refused
+            todo: another status refused
+            skill: a name ok
+            skill: no name refused
+            tool_search: a query ok
+            tool_search: 10 tools ok
+            tool_search: 11 tools refused
         "#]]
         .assert_eq(&lines);
     }

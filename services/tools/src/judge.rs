@@ -90,17 +90,13 @@ fn by_default<'r>(
     subject: &Subject,
     part: Option<&Part>,
 ) -> Judgement<'r> {
-    let name = entry.about.name;
+    let name = &entry.about.name;
     let (action, reason) = match (call.permissions.mode(), danger_of(entry, part)) {
         (Mode::Unspecified | Mode::Default | Mode::NeverAsk, Some(danger)) => {
             (Action::Ask, format!("{danger}, and no rule decides about it"))
         }
         (Mode::Unspecified | Mode::Default | Mode::NeverAsk | Mode::Auto | Mode::Plan, _) => {
-            let place = match entry.tool {
-                Some(_) => "runs in a strict sandbox",
-                None => "reaches neither files nor hosts",
-            };
-            (Action::Allow, format!("no rule decides, and {name} {place}"))
+            (Action::Allow, format!("no rule decides, and {name} {}", entry.place))
         }
     };
     let compared = part.map_or(subject.text(), Part::text).to_owned();

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::outputs::Kept;
+use crate::{
+    egress::{Reached, Record, Traffic},
+    outputs::Kept,
+};
 
 /// How every call ends, whatever happened: the uniform envelope.
 #[derive(Debug)]
@@ -22,6 +25,19 @@ pub struct Metadata {
 
     /// Where the rest is, if it was kept.
     pub kept: Option<Kept>,
+
+    /// What hooks had to add, for the model.
+    pub hook_context: String,
+
+    /// Whom the call has reached, and what there was beside those.
+    pub reached: Vec<Reached>,
+    pub others: Traffic,
+}
+
+impl Metadata {
+    pub fn reached(record: Record) -> Metadata {
+        Metadata { reached: record.reached, others: record.others, ..Metadata::default() }
+    }
 }
 
 /// What went wrong, for the model to read.

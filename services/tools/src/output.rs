@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::text::{clean, left_over, unfinished};
+use crate::text::{harmless, left_over, unfinished};
 
 /// As much of a long output as is worth a model's attention: how it began and how it ended.
 #[derive(Debug)]
@@ -46,12 +46,12 @@ impl Output {
         let omitted = self.total - self.kept();
         let tail = self.tail.make_contiguous();
         if !truncated {
-            return clean(&[&self.head, &*tail].concat());
+            return harmless(&[&self.head, &*tail].concat());
         }
         // A cut goes through characters; the halves of those are not worth showing.
         let head = &self.head[..self.head.len() - unfinished(&self.head)];
         let tail = &tail[left_over(tail)..];
-        format!("{}\n\n[{omitted} bytes omitted]\n\n{}", clean(head), clean(tail))
+        format!("{}\n\n[{omitted} bytes omitted]\n\n{}", harmless(head), harmless(tail))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
             let mut output = Output::new(2 * whole.len() + 2);
             pieces.iter().for_each(|piece| output.push(piece));
             prop_assert!(!output.truncated());
-            prop_assert_eq!(output.preview(), clean(&whole));
+            prop_assert_eq!(output.preview(), harmless(&whole));
         }
 
         #[test]

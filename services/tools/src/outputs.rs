@@ -1,5 +1,7 @@
 //! Keeps output that is too large for the log, and lets it be read in pieces.
 
+mod bucket;
+
 use std::{
     fs::File,
     io,
@@ -11,15 +13,17 @@ use std::{
 
 use anyhow::Context as _;
 use chassis::Tenant;
-use futures::StreamExt as _;
-use object_store::{ObjectStore, ObjectStoreExt as _, buffered::BufWriter, local::LocalFileSystem};
+use futures::{StreamExt as _, stream::FuturesUnordered};
+use object_store::{MultipartUpload, ObjectStore, ObjectStoreExt as _, local::LocalFileSystem};
 use sqlx::PgPool;
 use tokio::{
-    io::AsyncWriteExt as _,
+    io::{AsyncReadExt as _, AsyncSeekExt as _},
     time::{MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
+
+pub use bucket::Args;
 
 use crate::{
     call::{Call, OutputRef},
@@ -32,6 +36,10 @@ use crate::{
 /// How often somebody looks for what has expired, and how much of it goes at a time.
 const SWEEP: Duration = Duration::from_secs(60);
 const AT_ONCE: i64 = 200;
+
+/// What goes to the store at once: a store takes no smaller parts than 5 MiB, and at most 10,000.
+const PART: u64 = 8 * 1024 * 1024;
+const AT_A_TIME: usize = 3;
 
 /// Where agents find outputs: the tool `read` opens paths that begin so.
 const FOLDER: &str = "/outputs";
@@ -72,12 +80,20 @@ impl Outputs {
         most: u64,
         retention: Duration,
     ) -> anyhow::Result<Outputs> {
-        let problem = || format!("cannot make OUTPUTS_DIR {}", folder.display());
-        let (kept, spool) = (folder.join("kept"), folder.join("spool"));
-        workspace::create_root(&kept).with_context(problem)?;
-        workspace::create_root(&spool).with_context(problem)?;
+        let kept = create(folder, "kept")?;
         let store = Arc::new(LocalFileSystem::new_with_prefix(kept)?.with_automatic_cleanup(true));
-        Ok(Outputs { db, store, spool, most, retention })
+        Ok(Outputs { db, store, spool: create(folder, "spool")?, most, retention })
+    }
+
+    /// Keeps outputs in a store elsewhere, and in a directory only while they are printed.
+    pub fn remote(
+        db: PgPool,
+        store: Arc<dyn ObjectStore>,
+        folder: &Path,
+        most: u64,
+        retention: Duration,
+    ) -> anyhow::Result<Outputs> {
+        Ok(Outputs { db, store, spool: create(folder, "spool")?, most, retention })
     }
 
     /// What a command prints goes here. Up to `little` it stays in memory.
@@ -91,13 +107,43 @@ impl Outputs {
         let (db, tenant, output_ref) = (&self.db, &call.tenant, OutputRef::new());
         let size = i64::try_from(bytes).unwrap_or(i64::MAX);
         outputs::begin(db, call, output_ref, &digest, size, self.retention).await?;
+        let place = place(tenant, &digest);
+        // Storing takes as long as the store does, and a lock is a connection to the database. So
+        // it happens before, and again only if a sweep was faster that did not know of us yet.
+        self.store_once(&place, &mut file, bytes).await?;
         let mut alone = outputs::alone_with(db, tenant, &digest).await?;
-        let mut writer = BufWriter::new(self.store.clone(), place(tenant, &digest));
-        tokio::io::copy(&mut file, &mut writer).await?;
-        writer.shutdown().await?;
+        self.store_once(&place, &mut file, bytes).await?;
         outputs::finish(&mut *alone, tenant, output_ref).await?;
         alone.commit().await?;
         Ok(Kept { output_ref, bytes, digest })
+    }
+
+    /// Stores a file unless its content is there already.
+    async fn store_once(
+        &self,
+        place: &object_store::path::Path,
+        file: &mut tokio::fs::File,
+        bytes: u64,
+    ) -> Result<()> {
+        match self.store.head(place).await {
+            Ok(found) if found.size == bytes => return Ok(()),
+            Ok(_) | Err(object_store::Error::NotFound { .. }) => (),
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        file.rewind().await?;
+        if bytes <= PART {
+            let whole = read_part(file).await?;
+            self.store.put(place, whole.into()).await.map_err(io::Error::from)?;
+            return Ok(());
+        }
+        let upload = self.store.put_multipart(place).await;
+        let mut upload = upload.map_err(io::Error::from)?;
+        if let Err(error) = store_in_parts(&mut *upload, file).await {
+            // What has arrived of it would be kept, and paid for, for ever.
+            let _ = upload.abort().await;
+            return Err(error.into());
+        }
+        Ok(())
     }
 
     /// A piece of an output; none behind its end.
@@ -131,7 +177,10 @@ impl Outputs {
         while let Some(piece) = pieces.next().await {
             copy.push(&piece.map_err(io::Error::from)?).await?;
         }
-        let Whole { file, bytes, .. } = copy.finish().await?;
+        let Whole { file, bytes, digest } = copy.finish().await?;
+        if digest != stored.digest {
+            return Err(io::Error::other(format!("output {output_ref} is damaged")).into());
+        }
         Ok((file.into_std().await, bytes))
     }
 
@@ -166,83 +215,43 @@ impl Outputs {
     }
 }
 
+async fn store_in_parts(
+    upload: &mut dyn MultipartUpload,
+    file: &mut tokio::fs::File,
+) -> io::Result<()> {
+    let mut under_way = FuturesUnordered::new();
+    loop {
+        let part = read_part(file).await?;
+        if part.is_empty() {
+            break;
+        }
+        if under_way.len() >= AT_A_TIME {
+            under_way.next().await.transpose()?;
+        }
+        under_way.push(upload.put_part(part.into()));
+    }
+    while under_way.next().await.transpose()?.is_some() {}
+    upload.complete().await?;
+    Ok(())
+}
+
+async fn read_part(file: &mut tokio::fs::File) -> io::Result<Vec<u8>> {
+    let mut part = Vec::new();
+    file.take(PART).read_to_end(&mut part).await?;
+    Ok(part)
+}
+
+fn create(folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let path = folder.join(name);
+    let problem = || format!("cannot make OUTPUTS_DIR {}", folder.display());
+    workspace::create_root(&path).with_context(problem)?;
+    Ok(path)
+}
+
 /// Both names are plain words, so the path cannot lead elsewhere.
 fn place(tenant: &Tenant, digest: &str) -> object_store::path::Path {
     object_store::path::Path::from_iter([tenant.as_str(), &digest[..2], digest])
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use proto::tools::v1::Permissions;
-
-    use super::*;
-    use crate::call::{SessionId, ToolCallId, WorkspaceId};
-
-    fn call(tenant: &str) -> Call {
-        Call {
-            tenant: tenant.parse().unwrap(),
-            session_id: SessionId::new(),
-            epoch: 1,
-            turn_id: String::new(),
-            step_id: String::new(),
-            tool_call_id: ToolCallId::new(),
-            tool: "bash".into(),
-            input_json: "{}".into(),
-            workspace_id: WorkspaceId::new(),
-            permissions: Permissions::default(),
-            headless: false,
-        }
-    }
-
-    async fn keep(outputs: &Outputs, call: &Call, text: &str) -> Kept {
-        let mut spool = outputs.spool(4);
-        spool.push(text.as_bytes()).await.unwrap();
-        outputs.keep(call, spool.finish().await.unwrap()).await.unwrap()
-    }
-
-    fn files(folder: &Path) -> usize {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-        entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
-    }
-
-    #[sqlx::test]
-    async fn the_same_output_is_kept_once_per_tenant_and_read_by_its_own_only(db: PgPool) {
-        let folder = tempfile::tempdir().unwrap();
-        let outputs = Outputs::open(db, folder.path(), 100, Duration::from_secs(60)).unwrap();
-        let (acme, other) = (call("acme"), call("other"));
-        let first = keep(&outputs, &acme, "a long text").await;
-        let second = keep(&outputs, &acme, "a long text").await;
-        assert_ne!(first.output_ref, second.output_ref);
-        assert_eq!(files(&folder.path().join("kept")), 1);
-        keep(&outputs, &other, "a long text").await;
-        assert_eq!(files(&folder.path().join("kept")), 2);
-
-        let (piece, stored) = outputs.read(&acme.tenant, first.output_ref, 2, 4).await.unwrap();
-        assert_eq!((piece.as_slice(), stored.bytes), (&b"long"[..], 11));
-        let (piece, _) = outputs.read(&acme.tenant, first.output_ref, 11, 4).await.unwrap();
-        assert!(piece.is_empty());
-        let stolen = outputs.read(&other.tenant, first.output_ref, 0, 4).await.unwrap_err();
-        assert!(matches!(stolen, Error::OutputNotFound(_)));
-    }
-
-    #[sqlx::test]
-    async fn what_has_expired_is_removed_unless_somebody_else_has_it(db: PgPool) {
-        let folder = tempfile::tempdir().unwrap();
-        let short = Outputs::open(db.clone(), folder.path(), 100, Duration::ZERO).unwrap();
-        let long = Outputs::open(db, folder.path(), 100, Duration::from_secs(60)).unwrap();
-        let acme = call("acme");
-        let gone = keep(&short, &acme, "only here").await;
-        let over = keep(&short, &acme, "in two places").await;
-        let kept = keep(&long, &acme, "in two places").await;
-        long.expire().await.unwrap();
-        for over in [gone, over] {
-            let read = long.read(&acme.tenant, over.output_ref, 0, 100).await;
-            assert!(matches!(read, Err(Error::OutputNotFound(_))));
-        }
-        let (piece, _) = long.read(&acme.tenant, kept.output_ref, 0, 100).await.unwrap();
-        assert_eq!(piece, b"in two places");
-        assert_eq!(files(&folder.path().join("kept")), 1);
-    }
-}
+mod tests;

@@ -81,6 +81,15 @@ impl Pattern {
         Ok(Pattern { prefix, literal, open, wild })
     }
 
+    /// Whether it can be compared with anything at all. Most that cannot are noticed when they
+    /// are read, and the rest when they are first used.
+    pub fn check(&self) -> Result<(), Malformed> {
+        match &self.wild {
+            None | Some(Wild::Anything) => Ok(()),
+            Some(Wild::Glob { glob, .. }) => compile(glob).map(|_| ()),
+        }
+    }
+
     /// It matches one text and no other.
     pub fn is_exact(&self) -> bool {
         self.wild.is_none()
@@ -144,24 +153,25 @@ fn skip_class(rest: &mut std::str::Chars<'_>) -> Result<(), Malformed> {
     }
 }
 
+/// The pattern of exactly this text: the escaping that the contract describes.
+#[cfg(any(test, feature = "fuzz"))]
+pub fn literal(text: &str) -> String {
+    let mut pattern = String::new();
+    for next in text.chars() {
+        if matches!(next, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!') {
+            pattern.push('\\');
+        }
+        pattern.push(next);
+    }
+    pattern
+}
+
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
     use proptest::prelude::*;
 
     use super::*;
-
-    /// The escaping that the contract describes.
-    fn literal(text: &str) -> String {
-        let mut pattern = String::new();
-        for next in text.chars() {
-            if matches!(next, '*' | '?' | '[' | ']' | '{' | '}' | '\\' | '!') {
-                pattern.push('\\');
-            }
-            pattern.push(next);
-        }
-        pattern
-    }
 
     #[test]
     fn patterns_match_whole_texts() {
@@ -211,6 +221,7 @@ mod tests {
         for text in ["", "[", "[!", "[]", "{", "}", "{a", "a\\", "[z-a]", &deep, &long] {
             let found = Pattern::new(text).and_then(|pattern| pattern.matches("a"));
             assert!(found.is_err(), "{text}");
+            assert!(Pattern::new(text).and_then(|pattern| pattern.check()).is_err(), "{text}");
         }
     }
 

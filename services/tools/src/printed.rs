@@ -29,6 +29,11 @@ impl<'a> Printed<'a> {
         }
     }
 
+    /// The same for what is no news while it arrives.
+    pub fn silent(run: &'a Run<'a>, budget: usize) -> Printed<'a> {
+        Printed { progress: Progress::new(run.facts, 0), ..Printed::new(run, budget) }
+    }
+
     pub async fn push(&mut self, bytes: &[u8]) {
         let bytes = self.redacted.push(bytes);
         self.progress.push(&bytes);

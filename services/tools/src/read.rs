@@ -42,13 +42,14 @@ struct Input {
 impl Tool for Read {
     fn about(&self) -> About {
         About {
-            name: "read",
+            name: "read".into(),
             description: "Returns lines of a text file in the workspace, each with its number \
                 and a tab before it, which are not part of the file. Without `offset` and \
                 `limit` it returns the first 2,000 lines. Lines longer than 2,000 bytes are \
                 cut. Of a file that is no text it returns only size and media type. The \
                 digest of the file can be given to `edit`. Of an output that was too long, it \
-                reads the path that came with it.",
+                reads the path that came with it."
+                .into(),
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),

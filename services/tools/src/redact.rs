@@ -13,7 +13,7 @@ const SHORTEST: usize = 8;
 const MOST: usize = 1_000;
 
 /// The secrets that are known.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Redactor {
     secrets: Vec<Vec<u8>>,
     finder: Option<AhoCorasick>,
@@ -42,6 +42,23 @@ impl Redactor {
         };
         let secrets = secrets.iter().map(|secret| secret.as_bytes().to_vec()).collect();
         Ok(Redactor { secrets, finder })
+    }
+
+    /// These secrets and more. Those that are too short to be told from other text stay visible.
+    pub fn with(&self, more: &[&str]) -> Redactor {
+        let known = self.secrets.iter().filter_map(|secret| std::str::from_utf8(secret).ok());
+        let more = more.iter().copied().filter(|secret| secret.len() >= SHORTEST);
+        let secrets: Vec<&str> = known.chain(more).collect();
+        // It fails for what is larger than any machine's memory.
+        Redactor::new(&secrets[..secrets.len().min(MOST)]).unwrap_or_default()
+    }
+
+    /// A text in which no secret is seen.
+    pub fn text(&self, text: &str) -> String {
+        let mut stream = self.stream();
+        let mut shown = stream.push(text.as_bytes()).into_owned();
+        shown.extend(stream.finish());
+        String::from_utf8_lossy(&shown).into_owned()
     }
 
     /// A stream in which no secret is seen.

@@ -189,5 +189,7 @@ pub fn source(rule: &Rule) -> Source {
     }
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -6,9 +6,10 @@ use serde_json::Value;
 use crate::{
     catalog::About,
     command::Part,
+    host::Host,
     pattern::Pattern,
     rules::is_covered,
-    subject::{Host, Subject},
+    subject::{self, Subject},
 };
 
 /// A call that is outside of a scope: what is, and one sentence about it.
@@ -32,7 +33,7 @@ pub fn check(
             // A command may touch any path, and nobody can tell which.
             if !permissions.paths.is_empty() && !permissions.paths.iter().any(|path| is_all(path)) {
                 let reason = format!("{} may touch any path, this agent only some", about.name);
-                return outside(about.name, reason);
+                return outside(&about.name, reason);
             }
             let commands = Patterns::new(&permissions.commands);
             match line.parts.iter().find(|part| !commands.cover(part)) {
@@ -56,7 +57,7 @@ pub fn check(
                 return Ok(());
             };
             let within = |host: Host| permissions.hosts.iter().any(|grant| host.is_in(grant));
-            match Host::of(url).is_ok_and(within) {
+            match subject::host(url).is_ok_and(within) {
                 true => Ok(()),
                 false => outside(name, format!("this agent may not reach {name:?}")),
             }
@@ -102,8 +103,8 @@ mod tests {
     fn tool(field: &'static str) -> About {
         let of = |name| (name == field).then_some(name);
         About {
-            name: "tool",
-            description: "",
+            name: "tool".into(),
+            description: "".into(),
             input_schema: Value::Null,
             effect: Effect::Changes,
             command: of("command"),

@@ -2,15 +2,28 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use chassis::{Auth, Server};
-use sandbox::Sandbox;
+use sandbox::{Profile, Sandbox};
 use serde_json::json;
 use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
-    Config, MIGRATIONS, api, catalog::Catalog, execute::Executor, outputs::Outputs,
-    redact::Redactor, workspace,
+    Config, MIGRATIONS, api,
+    catalog::Catalog,
+    egress::{Addresses, Gateway},
+    execute::Executor,
+    facts, forward,
+    hooks::{Commands, Hooks, Http, Signer},
+    mcp::{Connector, Servers},
+    outputs::Outputs,
+    placement::Placement,
+    policies::Policies,
+    redact::Redactor,
+    secrets::Secrets,
+    web_search::WebSearch,
+    workspace,
+    workspaces::{Limits, Workspaces},
 };
 
 /// Runs the service until `stop`.
@@ -26,13 +39,31 @@ pub async fn serve(
     workspace::create_root(&config.workspaces_dir).with_context(|| {
         format!("cannot make WORKSPACES_DIR {}", config.workspaces_dir.display())
     })?;
+    let placement = match &config.advertise {
+        Some(address) => Some(Placement::open(&config, address, &db, &auth).await?),
+        None => None,
+    };
+    let limits = Limits { bytes: config.workspace_bytes, files: config.workspace_files };
+    let workspaces = Arc::new(Workspaces::new(
+        db.clone(),
+        config.workspaces_dir.clone(),
+        limits,
+        config.workspace_snapshots,
+        placement.as_ref().map(|placement| placement.here),
+    ));
+    workspaces.adopt().await.context("cannot claim the workspaces on this disk")?;
     let (folder, retention) = (&config.outputs_dir, config.output_retention);
-    let outputs = Outputs::open(db.clone(), folder, config.output_bytes, retention)?;
+    let most = config.output_bytes;
+    let outputs = match config.outputs.bucket()? {
+        Some(bucket) => Outputs::remote(db.clone(), bucket, folder, most, retention)?,
+        None => Outputs::open(db.clone(), folder, most, retention)?,
+    };
     let outputs = Arc::new(outputs);
     let redactor = match &config.redact_file {
         Some(path) => Redactor::read(path)?,
         None => Redactor::default(),
     };
+    let signer = config.hook_secret.clone().map(Signer::new);
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init);
     let machine = sandbox
@@ -40,26 +71,74 @@ pub async fn serve(
         .await
         .with_context(|| format!("cannot build a sandbox with {}", init.display()))?;
     let (tier, missing) = (machine.tier(), machine.missing());
-    match tier <= config.sandbox_minimum_tier {
+    let minimum_tier = config.sandbox_minimum_tier;
+    match tier <= minimum_tier {
         true => info!(%tier, "sandboxes are of tier {tier}"),
         false => warn!(%tier, ?missing, "sandboxes are only of tier {tier}, tools will be refused"),
     }
+    let profile = Profile::at_least(minimum_tier);
+    if !profile.is_strict() {
+        let optional = &profile.optional;
+        warn!(%minimum_tier, ?optional, "sandboxes are relaxed: tier {minimum_tier} is enough, layers may be missing");
+    }
 
-    let executor = Arc::new(Executor {
-        catalog: Catalog::built_in()?,
-        sandbox,
-        machine,
-        minimum_tier: config.sandbox_minimum_tier,
+    let addresses = Addresses::new(config.egress_allow_private.clone());
+    let gateway = Gateway::new(addresses, config.egress_bytes)?;
+    let search = config.search.provider()?;
+    let search = search.map(|provider| WebSearch::new(provider, config.search.search_per_minute));
+
+    let commands = Commands {
+        sandbox: sandbox.clone(),
+        minimum_tier,
+        workspaces: workspaces.clone(),
+        redactor: redactor.clone(),
+        room: Semaphore::new(config.max_executions),
+    };
+    let hooks = Hooks { http: Http::new(gateway.outward().clone(), signer)?, commands };
+
+    let catalog = Arc::new(Catalog::built_in(search)?);
+    let read_only = config.sandbox_read_only()?;
+    let connector = Connector {
+        sandbox: sandbox.clone(),
+        minimum_tier,
+        read_only: read_only.clone(),
         workspaces: config.workspaces_dir.clone(),
+        secrets: Secrets { folder: config.secrets_dir.clone() },
+        redactor: redactor.clone(),
+        outward: gateway.outward().clone(),
+    };
+    let (idle, most) = (config.mcp_idle, config.mcp_connections);
+    let built_in = catalog.with([], vec![]);
+    let servers = Arc::new(Servers::new(db.clone(), connector, built_in, idle, most));
+    let executor = Arc::new(Executor {
+        catalog,
+        servers,
+        sandbox,
+        read_only,
+        machine,
+        minimum_tier,
+        workspaces: workspaces.clone(),
         outputs: outputs.clone(),
+        gateway,
         redactor,
+        policies: Policies::new(db.clone()),
+        hooks,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     let (sweeping, over) = (outputs.clone(), stop.clone());
     tokio::spawn(async move { sweeping.sweep(over).await });
-    let health = json!({ "tier": tier, "missing": missing });
+    let over = stop.clone();
+    tokio::spawn(async move { workspaces.sweep(over).await });
+    let mode = facts::mode(&profile);
+    let health =
+        json!({ "tier": tier, "missing": missing, "mode": mode, "minimum_tier": minimum_tier });
+    let mut routes = api::routes(&config.chassis, db.clone(), executor);
+    if let Some(placement) = placement {
+        tokio::spawn(placement.clone().beat(stop.clone()));
+        routes = forward::layer(routes, placement, config.chassis.server.max_message_bytes)?;
+    }
     Server::new("tools", &config.chassis, &db, auth)
         .detail("sandbox", move || health.clone())
-        .serve(listener, api::routes(&config.chassis, db, executor), stop)
+        .serve(listener, routes, stop)
         .await
 }

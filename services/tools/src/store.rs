@@ -1,4 +1,9 @@
+pub mod mcp_servers;
 pub mod outputs;
+pub mod policies;
+pub mod replicas;
+pub mod snapshots;
+pub mod workspaces;
 
 use chassis::Tenant;
 use sqlx::{PgExecutor, migrate::Migrator};

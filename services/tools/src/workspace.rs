@@ -31,3 +31,8 @@ pub async fn open(root: &Path, tenant: &Tenant, id: WorkspaceId) -> io::Result<P
     })
     .await?
 }
+
+/// A directory that commands can work in, where nobody looks for one.
+pub fn create(path: &Path) -> io::Result<()> {
+    sandbox::create_workspace(path)
+}

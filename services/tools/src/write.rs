@@ -27,10 +27,11 @@ struct Input {
 impl Tool for Write {
     fn about(&self) -> About {
         About {
-            name: "write",
+            name: "write".into(),
             description: "Writes a whole file in the workspace, in place of what was there, \
                 and makes the directories that it needs. The file changes all at once or not \
-                at all, and keeps its mode. To change a part of a file, use `edit`.",
+                at all, and keeps its mode. To change a part of a file, use `edit`."
+                .into(),
             input_schema: schema(
                 json!({
                     "path": path("The file, relative to the workspace."),

@@ -25,8 +25,7 @@ async fn facts_come_first_and_the_bill_last(db: PgPool) {
         routing.decided {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for","candidates":1}
         cost.estimated {"worstCaseMicros":"256008","currency":"USD"}
         reasoning "Hm."
-        text "Hello "
-        text "you"
+        text "Hello you"
         cost.recorded {"usage":{"input":8,"output":3,"reasoning":1},"costMicros":"20","currency":"USD","basis":"estimated"}
         finished stop scripted/demo 20 {"input":8,"output":3,"reasoning":1}
     "#]].assert_eq(&answer);
@@ -43,9 +42,7 @@ async fn tool_calls_are_streamed_and_parallel(db: PgPool) {
         routing.decided {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for","candidates":1}
         cost.estimated {"worstCaseMicros":"256021","currency":"USD"}
         call 0 read (scripted_0_0)
-        call 0 + {"path": 
-        call 0 + "a 
-        call 0 + b"}
+        call 0 + {"path": "a b"}
         call 0 = {"path": "a b"}
         call 1 list (scripted_0_1)
         call 1 + {}

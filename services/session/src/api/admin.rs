@@ -4,9 +4,9 @@ use chassis::Caller;
 use proto::{event::v1::Event, session::v1 as pb};
 use tonic::{Request, Response, Status};
 
-use super::{Api, check, stamp};
+use super::{Api, check, files, stamp};
 use crate::{
-    error::{Result, parse},
+    error::{Error, Result, parse},
     ids::SessionId,
     purge,
     store::{self, history::NewFork},
@@ -60,12 +60,23 @@ pub async fn rewind(
     let request = request.into_inner();
     let id = parse("session_id", &request.session_id)?;
     let message_id = parse("message_id", &request.message_id)?;
-    if request.restore_files {
-        let problem = "no snapshots of workspaces are taken in this version";
-        return Err(check::invalid("restore_files", problem).into());
-    }
     let (db, stamp) = (&api.host.db, stamp(api.host.replica));
-    let rolled = store::history::rewind(db, &caller.tenant, id, message_id, &stamp).await?;
+    let restored = match request.restore_files {
+        true => files::restore(api, &caller, id, message_id).await?,
+        false => None,
+    };
+    let snapshot_id = restored.as_ref().map(|restored| restored.snapshot_id.as_str());
+    let rolled =
+        store::history::rewind(db, &caller.tenant, id, message_id, snapshot_id, &stamp).await;
+    let rolled = match (rolled, restored) {
+        // Whoever does not know whether it was stored calls again, and both are put back.
+        (Err(error @ Error::Database(_)), _) => return Err(error.into()),
+        (Err(error), Some(restored)) => {
+            files::take_back(api, &caller, restored).await;
+            return Err(error.into());
+        }
+        (rolled, _) => rolled?,
+    };
     Ok(Response::new(pb::RewindSessionResponse {
         session: Some(changed(api, &caller, id, rolled.events).await?),
         hidden_messages: rolled.messages,

@@ -2,7 +2,10 @@
 //! outputs, piece by piece, without its middle.
 
 use super::{Entry, left_out};
-use crate::message::{Part, Role, ToolState};
+use crate::{
+    hook::Note,
+    message::{Part, Role, ToolState},
+};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Method {
@@ -82,6 +85,7 @@ fn block(entry: &Entry<'_>, prune: bool) -> String {
         Role::User => "### user".to_owned(),
         Role::Assistant => "### assistant".to_owned(),
     }];
+    lines.extend(Note::of(entry.parts).map(|note| format!("[{}]", note.told())));
     for part in entry.parts {
         match part {
             Part::Text(text) => lines.push(text.text.clone()),

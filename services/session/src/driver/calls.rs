@@ -15,7 +15,7 @@ use tonic::{Status, Streaming};
 
 use super::{Inputs, own, people::Ask};
 use crate::{
-    host::{ANSWER, Host},
+    host::Host,
     ids::ToolCallId,
     message::without_nul,
     turn::{Decision, Input, Outcome},
@@ -34,7 +34,8 @@ pub async fn evaluate(
     let tool = call.tool.clone();
     let (mut client, peer) = host.tools();
     let request = EvaluateRequest { call: Some(call) };
-    let input = match client.evaluate(peer.request_within(ANSWER, &caller, request)).await {
+    let patience = host.patience(&caller).await;
+    let input = match client.evaluate(peer.request_within(patience, &caller, request)).await {
         Ok(response) => {
             let response = response.into_inner();
             let evaluation = response.evaluation.unwrap_or_default();

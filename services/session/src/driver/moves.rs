@@ -17,7 +17,7 @@ use crate::{
     message::{MessageStatus, Metadata},
     store::turns::Claim,
     time,
-    turn::{Effect, Ending, Input, Step},
+    turn::{Decision, Effect, Ending, Input, Step},
     view,
 };
 
@@ -114,16 +114,33 @@ impl Driver {
             }
             Effect::Evaluate(id) => {
                 if let Some(call) = self.call(id) {
+                    if let Some(reason) = self.soon(self.not_offered(&call.tool)).await {
+                        let decision = Decision::Deny { reason };
+                        let (facts, input_json) = (vec![], call.input_json);
+                        let refused = Input::Evaluated { id, decision, facts, input_json };
+                        let inputs = inputs.clone();
+                        self.tasks.spawn(async move {
+                            let _ = inputs.send(vec![refused]).await;
+                        });
+                        return Ok(());
+                    }
                     let (host, caller) = (self.host.clone(), self.caller.clone());
                     let ask = people::Ask::new(&self.host, self.headless);
                     let evaluate = calls::evaluate(host, caller, id, call, ask, inputs.clone());
                     self.tasks.spawn(evaluate.in_current_span());
                 }
             }
+            Effect::RunHooks { event, stops } => self.run_hooks(event, stops, inputs).await?,
             Effect::Execute { id, approved } => {
+                let kept = self.keep_files(id).await;
                 // Whoever takes over must know that it ran before it can have run.
                 self.flush().await?;
-                if let Some(call) = self.call(id) {
+                if let Err(outcome) = kept {
+                    let inputs = inputs.clone();
+                    self.tasks.spawn(async move {
+                        let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
+                    });
+                } else if let Some(call) = self.call(id) {
                     let (host, caller) = (self.host.clone(), self.caller.clone());
                     let execute = calls::execute(host, caller, id, call, approved, inputs.clone());
                     self.tasks.spawn(execute.in_current_span());
@@ -158,7 +175,7 @@ impl Driver {
     }
 
     /// Commits, and when Postgres refuses the data, ends the turn without it.
-    async fn flush(&mut self) -> Result<(), Stopped> {
+    pub(super) async fn flush(&mut self) -> Result<(), Stopped> {
         match self.writer.flush().await {
             Err(Stopped::Refused(problem)) => self.give_up(problem).await,
             result => result,

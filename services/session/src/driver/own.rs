@@ -5,6 +5,7 @@
 //! envelope: a tool never fails a turn.
 
 mod memories;
+mod work;
 
 use chassis::Caller;
 use proto::{event::v1::ToolMetadata, tools::v1::Call};
@@ -12,7 +13,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::{error::Error, host::Host, turn::Outcome};
+use crate::{
+    error::Error,
+    host::{Catalogue, Host},
+    offer,
+    turn::Outcome,
+};
 
 /// What the catalogue says of a tool that runs here.
 const HERE: &str = "session";
@@ -27,8 +33,8 @@ type Answer = Result<Value, Refusal>;
 
 /// Whether a tool runs here.
 pub async fn hosts(host: &Host, caller: &Caller, tool: &str) -> bool {
-    let here = |tools: std::sync::Arc<Vec<proto::tools::v1::Tool>>| {
-        tools.iter().any(|known| known.name == tool && known.host == HERE)
+    let here = |catalogue: std::sync::Arc<Catalogue>| {
+        catalogue.tools.iter().any(|known| known.name == tool && known.host == HERE)
     };
     host.catalogue(caller).await.is_ok_and(here)
 }
@@ -41,6 +47,9 @@ pub async fn execute(host: &Host, caller: &Caller, call: &Call) -> Outcome {
         "memory_read" => memories::read(host, caller, call).await,
         "memory_list" => memories::list(host, caller, call).await,
         "memory_delete" => memories::delete(host, caller, call).await,
+        "todo" => work::todo(call),
+        "skill" => work::skill(host, caller, call).await,
+        offer::TOOL_SEARCH => work::tool_search(host, caller, call).await,
         tool => Err(refused("unknown_tool", format!("this version cannot run the tool {tool}"))),
     };
     let duration_ms = i32::try_from(started.elapsed().as_millis()).unwrap_or(i32::MAX);

@@ -84,6 +84,7 @@ impl Ask {
     ) -> Decision {
         match evaluation.decision.as_str() {
             "allow" if tool == QUESTION => self.question(input_json),
+            "allow" if evaluation.cause == "hook" => Decision::Settled,
             "allow" => Decision::Allow,
             "ask" if !self.headless => self.approval(tool, input_json, evaluation),
             _ => Decision::Deny { reason: without_nul(evaluation.reason) },

@@ -1,9 +1,12 @@
 //! Opens a step: assembles the prompt and calls the model.
 
+use std::sync::Arc;
+
 use proto::{
     event::v1::{ContextResolved, Event, ModelRequested, Payload, ToolCatalogResolved},
     models::v1 as models,
 };
+use tonic::Status;
 use tracing::Instrument as _;
 
 use super::{Driver, Inputs, compact::CAUTIOUS_BYTES_PER_TOKEN, model};
@@ -12,9 +15,9 @@ use crate::{
     flusher::Stopped,
     ids::MessageId,
     message::{Metadata, Role},
-    offer::Offer,
+    offer::{self, Offer},
     prompt::{self, Around, System},
-    turn::{Failure, Input, Trigger},
+    turn::{Failure, Input, Step, Trigger},
 };
 
 /// How large a prompt is and may be.
@@ -33,7 +36,7 @@ impl Driver {
         attempt: u32,
         inputs: &Inputs,
     ) -> Result<(), Stopped> {
-        let offer = match self.soon(self.host.offer(&self.caller, &self.agent)).await {
+        let offer = match self.soon(self.offer(self.turn.steps())).await {
             Ok(offer) => offer,
             Err(status) => {
                 let failure = Failure {
@@ -91,6 +94,21 @@ impl Driver {
         self.tasks.spawn(generate.in_current_span());
         self.asked = true;
         Ok(())
+    }
+
+    /// What the model is offered after these steps of the turn.
+    pub(super) async fn offer(&self, steps: &[Step]) -> Result<Arc<Offer>, Status> {
+        let list = || self.host.tools_of(&self.caller, self.workspace_id);
+        let tools = self.tools.get_or_try_init(list).await?.clone();
+        let found = || offer::found(&compaction::view(&self.history, self.claim.turn_id, steps));
+        let (tenant, id) = (&self.claim.tenant, self.workspace_id);
+        Ok(self.host.offer(tenant, id, &self.agent, tools, found))
+    }
+
+    /// Why a call of the last step cannot be made, because the model was not offered the tool.
+    pub(super) async fn not_offered(&self, tool: &str) -> Option<String> {
+        let (_, before) = self.turn.steps().split_last()?;
+        self.offer(before).await.ok()?.refusal(tool)
     }
 
     fn opened(
@@ -159,7 +177,7 @@ impl Driver {
 
     /// The model that would answer this turn and how many tokens it can take.
     pub(super) async fn usable(&self) -> Option<(String, i32)> {
-        let offer = self.host.offer(&self.caller, &self.agent).await.ok()?;
+        let offer = self.offer(self.turn.steps()).await.ok()?;
         self.usable_with(&offer).await
     }
 

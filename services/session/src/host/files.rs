@@ -12,7 +12,10 @@ use tonic::{Code, Status};
 use super::Host;
 use crate::{
     ids::WorkspaceId,
-    surroundings::{self, MAX_INSTRUCTIONS, MAX_SKILL_HEAD, MAX_SKILLS, Skill, Surroundings},
+    surroundings::{
+        self, MAX_INSTRUCTIONS, MAX_SKILL, MAX_SKILL_FILES, MAX_SKILL_HEAD, MAX_SKILLS, Skill,
+        Surroundings,
+    },
 };
 
 /// Longer than this a turn does not wait for what it can do without.
@@ -41,6 +44,24 @@ pub async fn surroundings(host: &Host, caller: &Caller, id: WorkspaceId) -> Surr
             Surroundings::default()
         }
     }
+}
+
+/// The text of a skill and the paths of the files beside it, as far as they can be read.
+pub async fn skill(
+    host: &Host,
+    caller: &Caller,
+    id: WorkspaceId,
+    path: &str,
+) -> Option<(String, Vec<String>)> {
+    let files = Files { host, caller, workspace_id: id.to_string() };
+    let folder = path.rsplit_once('/')?.0;
+    let (text, beside) = tokio::join!(files.read(path, MAX_SKILL), files.list(folder));
+    let (mut names, directories) = beside.unwrap_or_default();
+    names.extend(directories.into_iter().map(|name| name + "/"));
+    names.sort_unstable();
+    names.truncate(MAX_SKILL_FILES);
+    let paths = names.into_iter().map(|name| format!("{folder}/{name}"));
+    Some((text?, paths.filter(|beside| beside != path).collect()))
 }
 
 struct Files<'a> {

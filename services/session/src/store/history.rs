@@ -6,7 +6,7 @@ use sqlx::{PgExecutor, types::Json};
 
 use crate::{
     error::{Error, Result},
-    ids::{MessageId, SessionId, TurnId},
+    ids::{MessageId, SessionId, TurnId, WorkspaceId},
     store::{
         queue::{Events, published},
         turns::Stamp,
@@ -26,22 +26,68 @@ pub async fn rewind(
     tenant: &Tenant,
     id: SessionId,
     message_id: MessageId,
+    snapshot_id: Option<&str>,
     stamp: &Stamp,
 ) -> Result<Rolled> {
     let row = sqlx::query!(
         r#"
         select outcome as "outcome!", turn_id as "turn_id: TurnId", messages, events as "events: Events"
-        from session.rewind($1, $2, $3, $4)
+        from session.rewind($1, $2, $3, $4, $5)
         "#,
         tenant as _,
         id as _,
         message_id as _,
+        snapshot_id,
         Json(stamp) as _,
     )
     .fetch_one(db)
     .await?;
     let nothing = format!("{message_id} is not a visible user message of it");
     rolled(&row.outcome, id, row.turn_id, nothing, row.messages, row.events)
+}
+
+/// The workspace as it was when a message was sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Files {
+    pub workspace_id: WorkspaceId,
+    /// Absent: nothing has changed since.
+    pub snapshot_id: Option<String>,
+}
+
+/// What a rewind to a message would have to put back.
+pub async fn files_at(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    id: SessionId,
+    message_id: MessageId,
+) -> Result<Files> {
+    let row = sqlx::query!(
+        r#"
+        select
+            outcome as "outcome!", turn_id as "turn_id: TurnId",
+            workspace_id as "workspace_id: WorkspaceId", snapshot_id
+        from session.files_at($1, $2, $3)
+        "#,
+        tenant as _,
+        id as _,
+        message_id as _,
+    )
+    .fetch_one(db)
+    .await?;
+    match (row.outcome.as_str(), row.workspace_id) {
+        ("found" | "unchanged", Some(workspace_id)) => {
+            Ok(Files { workspace_id, snapshot_id: row.snapshot_id })
+        }
+        ("busy", _) => {
+            Err(Error::NotAtRest { id, turn_id: row.turn_id, problem: "a turn runs or waits" })
+        }
+        ("nothing", _) => {
+            let problem = format!("{message_id} is not a visible user message of it");
+            Err(Error::NothingToRewind { id, problem })
+        }
+        ("unknown", Some(workspace_id)) => Err(Error::FilesNotKept { workspace_id, message_id }),
+        _ => Err(Error::SessionNotFound(id)),
+    }
 }
 
 /// Shows again what the last rewind hid.

@@ -2,11 +2,11 @@
 //! in which the model asked, those that change nothing side by side.
 
 use proto::event::v1::{
-    Payload, PermissionRequested, RunStatus, ToolFailed, ToolMetadata, ToolResult,
+    Payload, PermissionRequested, RunStatus, ToolArgs, ToolFailed, ToolMetadata, ToolResult,
 };
 
 use super::{
-    Asking, Call, Decision, Effect, Input, Outcome, Phase, Progress, Resolution, Turn, append,
+    Asking, By, Call, Decision, Effect, Input, Outcome, Phase, Progress, Resolution, Turn, append,
     is_parked,
 };
 use crate::{
@@ -44,7 +44,11 @@ impl Turn {
                 match decision {
                     Decision::Allow => {
                         self.rewrite(id, input_json, effects);
-                        self.set_progress(id, Progress::Allowed { approved: false });
+                        self.set_progress(id, Progress::Allowed(By::Rules));
+                    }
+                    Decision::Settled => {
+                        self.rewrite(id, input_json, effects);
+                        self.set_progress(id, Progress::Allowed(By::Hook));
                     }
                     Decision::Ask(asking) => {
                         self.rewrite(id, input_json, effects);
@@ -91,13 +95,14 @@ impl Turn {
                 true => beside < SIDE_BY_SIDE,
                 false => beside == 0,
             };
-            if let Progress::Allowed { approved } = call.progress
+            if let Progress::Allowed(by) = call.progress
                 && may_start
             {
                 call.progress = Progress::Running;
                 tool_use.running = true;
                 effects.push(Effect::SavePart(call.part));
-                effects.push(Effect::Execute { id: tool_use.tool_call_id, approved });
+                let (id, approved) = (tool_use.tool_call_id, by != By::Rules);
+                effects.push(Effect::Execute { id, approved });
             }
             if !tool_use.read_only {
                 break;
@@ -114,7 +119,7 @@ impl Turn {
         let mut calls = std::mem::take(calls);
         for call in &mut calls {
             // What was allowed before the wait is asked about again after it.
-            if call.progress == (Progress::Allowed { approved: false }) {
+            if matches!(call.progress, Progress::Allowed(By::Rules | By::Hook)) {
                 call.progress = Progress::Pending;
             }
         }
@@ -160,7 +165,7 @@ impl Turn {
         let (asked, error) = match resolution {
             Resolution::Approved => {
                 tool_use.asked = Some(Asked::Approved);
-                self.set_progress(id, Progress::Allowed { approved: true });
+                self.set_progress(id, Progress::Allowed(By::Person));
                 effects.push(Effect::SavePart(index));
                 return;
             }
@@ -211,7 +216,8 @@ impl Turn {
         if let Some((index, tool_use)) = self.call_mut(id)
             && tool_use.input_json != input_json
         {
-            tool_use.input_json = input_json;
+            tool_use.input_json = input_json.clone();
+            effects.push(self.append_call(id, Payload::ToolArgs(ToolArgs { input_json })));
             effects.push(Effect::SavePart(index));
         }
     }
@@ -270,7 +276,7 @@ fn progress_of(tool_use: &ToolUse) -> Progress {
         ToolUse { state, .. } if state.is_over() => Progress::Done,
         ToolUse { running: true, .. } => Progress::Running,
         ToolUse { asked: Some(Asked::Open), .. } => Progress::Waiting,
-        ToolUse { asked: Some(Asked::Approved), .. } => Progress::Allowed { approved: true },
+        ToolUse { asked: Some(Asked::Approved), .. } => Progress::Allowed(By::Person),
         _ => Progress::Pending,
     }
 }

@@ -167,6 +167,6 @@ impl Turn {
 
     /// The steps in which a model was called to answer.
     pub(super) fn model_calls(&self) -> usize {
-        self.steps.iter().filter(|step| !step.is_compaction()).count()
+        self.steps.iter().filter(|step| !step.is_compaction() && !step.is_note()).count()
     }
 }

@@ -3,7 +3,10 @@ use std::time::Duration;
 use proto::event::v1::{Event, Usage};
 
 use super::{Asking, Trigger};
-use crate::ids::{MessageId, ToolCallId};
+use crate::{
+    hook,
+    ids::{MessageId, ToolCallId},
+};
 
 /// What a turn wants done. The driver does it in this order.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,7 +28,10 @@ pub enum Effect {
     Rest { delay: Duration, message: String },
     /// Ask whether this call may run.
     Evaluate(ToolCallId),
-    /// Commit everything so far, then run this call. `approved`: a person allowed it.
+    /// Commit everything so far, then ask hooks about the turn. `stops`: how often they have sent
+    /// the model on.
+    RunHooks { event: hook::Event, stops: usize },
+    /// Commit everything so far, then run this call. `approved`: a person or a hook allowed it.
     Execute { id: ToolCallId, approved: bool },
     /// Store that a person is asked about this call.
     Ask { id: ToolCallId, asking: Box<Asking> },

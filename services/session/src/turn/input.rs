@@ -4,6 +4,7 @@ use proto::event::v1::{
     ActionRequired, Answer, CompactionCompleted, Event, ModelRequested, ToolMetadata, Usage,
 };
 
+use super::Hooked;
 use crate::{
     ids::{MessageId, ToolCallId},
     message::{Metadata, Part},
@@ -51,6 +52,9 @@ pub enum Input {
     Compacted(Box<Compaction>),
     /// There is nothing that a summary would make smaller.
     NothingToCompact,
+
+    /// What hooks say about the turn.
+    Hooked(Box<Hooked>),
 
     /// Whether a call may run.
     Evaluated { id: ToolCallId, decision: Decision, facts: Vec<Event>, input_json: String },
@@ -126,6 +130,8 @@ pub struct Failure {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     Allow,
+    /// A person would have been asked, and a hook answered.
+    Settled,
     /// A person has to say.
     Ask(Box<Asking>),
     Deny {

@@ -149,7 +149,7 @@ impl Turn {
 
         let calls = self.calls();
         if calls.is_empty() {
-            self.complete(message_id, finished.finish_reason, effects);
+            self.rest(message_id, finished.finish_reason, effects);
         } else {
             self.phase = Phase::Acting(calls);
             self.act_on(effects);

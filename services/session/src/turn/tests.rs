@@ -3,12 +3,15 @@ use std::{collections::HashMap, fmt::Write as _};
 use expect_test::expect;
 use proptest::prelude::*;
 use proto::event::v1::{
-    ActionRequired, CompactionCompleted, Event, ModelRequested, Payload, SessionCreated,
-    ToolMetadata, Usage,
+    ActionRequired, CompactionCompleted, Event, HookStarted, ModelRequested, Payload,
+    SessionCreated, ToolMetadata, Usage,
 };
 
-use super::*;
-use crate::message::ToolState;
+use super::{hooking::MOST_STOPS, *};
+use crate::{
+    hook::{self, Note},
+    message::ToolState,
+};
 
 const LIMITS: Limits = Limits { steps: 4, attempts: 3, tokens: None };
 
@@ -82,6 +85,25 @@ fn allowed(id: ToolCallId, input_json: &str) -> Input {
     let input_json = input_json.to_owned();
     Input::Evaluated { id, decision: Decision::Allow, facts: vec![], input_json }
 }
+
+fn settled(id: ToolCallId) -> Input {
+    let (decision, input_json) = (Decision::Settled, "{}".to_owned());
+    Input::Evaluated { id, decision, facts: vec![], input_json }
+}
+
+fn hooked(event: hook::Event, verdict: Verdict, context: &str) -> Input {
+    let started = HookStarted { hook_id: "guard".into(), ..HookStarted::default() };
+    Input::Hooked(Box::new(Hooked {
+        event,
+        facts: vec![Event::fact(Payload::HookStarted(started))],
+        verdict,
+        context: context.to_owned(),
+        message_id: MessageId::new(),
+        metadata: Metadata::default(),
+    }))
+}
+
+const ALL_HOOKS: Hooks = Hooks { session_start: true, user_prompt_submit: true, stop: true };
 
 fn ended(id: ToolCallId) -> Input {
     let outcome = Outcome::Result { data_json: "1".into(), metadata: ToolMetadata::default() };
@@ -489,6 +511,156 @@ fn a_turn_that_used_up_its_tokens_ends() {
     .assert_eq(&play(&mut turn, vec![ended(call)]));
 }
 
+#[test]
+fn hooks_have_a_say_before_the_first_step_and_after_the_last() {
+    let mut turn = answering().with_hooks(ALL_HOOKS);
+    let block = || Verdict::Block("the hook guard blocks it: not done".into());
+    let lines = play(
+        &mut turn,
+        vec![
+            began(),
+            hooked(hook::Event::SessionStart, Verdict::Continue, "be kind"),
+            // An answer that came twice.
+            hooked(hook::Event::SessionStart, Verdict::Continue, "be kind"),
+            hooked(hook::Event::UserPromptSubmit, Verdict::Continue, ""),
+            opened(MessageId::new()),
+            finished(),
+            hooked(hook::Event::Stop, block(), ""),
+            opened(MessageId::new()),
+            finished(),
+            hooked(hook::Event::Stop, Verdict::Continue, ""),
+        ],
+    );
+    expect![[r#"
+        append turn.started
+        RunHooks { event: SessionStart, stops: 0 }
+        append hook.started
+        SaveMessage
+        SavePart(0)
+        RunHooks { event: UserPromptSubmit, stops: 0 }
+        append hook.started
+        open step, attempt 1, again false
+        append model.requested
+        SaveMessage
+        append model.completed
+        SaveMessage
+        Spend { usage: Usage { input: 10, output: 5, reasoning: 0, cache_read: 0, cache_write: 0 }, cost_micros: 7 }
+        RunHooks { event: Stop, stops: 0 }
+        append hook.started
+        SaveMessage
+        SavePart(0)
+        open step, attempt 1, again false
+        append model.requested
+        SaveMessage
+        append model.completed
+        SaveMessage
+        Spend { usage: Usage { input: 10, output: 5, reasoning: 0, cache_read: 0, cache_write: 0 }, cost_micros: 7 }
+        RunHooks { event: Stop, stops: 1 }
+        append hook.started
+        append turn.completed
+        Finish(Completed)
+    "#]].assert_eq(&lines);
+    let notes: Vec<_> = turn.steps().iter().filter_map(|step| Note::of(&step.parts)).collect();
+    assert_eq!(
+        notes.iter().map(Note::told).collect::<Vec<_>>(),
+        ["A hook says:\n\nbe kind", "You cannot stop yet: the hook guard blocks it: not done",]
+    );
+}
+
+#[test]
+fn a_message_that_a_hook_blocks_is_seen_by_no_model() {
+    let mut turn = answering().with_hooks(ALL_HOOKS);
+    let lines = play(
+        &mut turn,
+        vec![
+            began(),
+            hooked(hook::Event::SessionStart, Verdict::Continue, ""),
+            hooked(hook::Event::UserPromptSubmit, Verdict::Block("secrets".into()), ""),
+        ],
+    );
+    expect![[r#"
+        append turn.started
+        RunHooks { event: SessionStart, stops: 0 }
+        append hook.started
+        RunHooks { event: UserPromptSubmit, stops: 0 }
+        append hook.started
+        SaveMessage
+        SavePart(0)
+        append turn.failed
+        Finish(Failed)
+    "#]]
+    .assert_eq(&lines);
+    assert!(Note::of(&turn.steps()[0].parts).unwrap().hides_the_message());
+}
+
+#[test]
+fn hooks_that_cannot_be_asked_end_the_turn() {
+    let mut turn = answering().with_hooks(Hooks { stop: true, ..Hooks::default() });
+    let nobody = Verdict::Unavailable("nobody is there".into());
+    let inputs =
+        vec![began(), opened(MessageId::new()), finished(), hooked(hook::Event::Stop, nobody, "")];
+    let lines = play(&mut turn, inputs);
+    let lines = lines.split_once("Spend").unwrap().1.split_once('\n').unwrap().1;
+    expect![[r#"
+        RunHooks { event: Stop, stops: 0 }
+        append hook.started
+        append turn.failed
+        Finish(Broken { message: "nobody is there" })
+    "#]]
+    .assert_eq(lines);
+}
+
+#[test]
+fn hooks_send_the_model_on_only_so_often() {
+    let limits = Limits { steps: 10, ..LIMITS };
+    let hooks = Hooks { stop: true, ..Hooks::default() };
+    let mut turn = Turn::new(limits, Purpose::Answer).with_hooks(hooks);
+    turn.step(began());
+    for round in 0..=MOST_STOPS {
+        assert!(!turn.is_over(), "round {round}");
+        play(&mut turn, vec![opened(MessageId::new()), finished()]);
+        let block = Verdict::Block("go on".into());
+        turn.step(hooked(hook::Event::Stop, block, ""));
+    }
+    assert!(turn.is_over());
+    assert_eq!(turn.model_calls(), MOST_STOPS + 1);
+}
+
+#[test]
+fn a_turn_that_only_compacts_asks_no_hooks() {
+    let mut turn = Turn::new(LIMITS, Purpose::Compact).with_hooks(ALL_HOOKS);
+    let lines = play(&mut turn, vec![began(), compaction_began(), compacted()]);
+    assert!(!lines.contains("RunHooks") && turn.is_over(), "{lines}");
+}
+
+#[test]
+fn what_a_hook_allows_runs_as_what_a_person_approved_and_is_asked_about_after_a_wait() {
+    let (first, second) = (ToolCallId::new(), ToolCallId::new());
+    let mut turn = answering();
+    let mut inputs = vec![began(), opened(MessageId::new())];
+    for id in [first, second] {
+        inputs.extend([started(id, false), Input::CallCompleted { id, input_json: "{}".into() }]);
+    }
+    inputs.extend([finished(), settled(second), asked(first)]);
+    play(&mut turn, inputs);
+    let mut restored = Turn::restore(LIMITS, Purpose::Answer, turn.steps().to_vec());
+    assert_eq!(restored, turn);
+    let decided = Input::Resumed(vec![(first, Resolution::Approved)]);
+    let lines = play(&mut restored, vec![decided, ended(first), settled(second)]);
+    expect![[r#"
+        append run.status
+        SavePart(0)
+        evaluate
+        SavePart(0)
+        execute, approved true
+        append tool.result
+        SavePart(0)
+        SavePart(1)
+        execute, approved true
+    "#]]
+    .assert_eq(&lines);
+}
+
 /// What a driver and Postgres would have kept of a turn.
 #[derive(Default)]
 struct Storage {
@@ -548,6 +720,9 @@ struct Chaos {
     message: Option<MessageId>,
     finishes: usize,
     compactions: usize,
+    /// What hooks were asked last.
+    asked_of: Option<hook::Event>,
+    stops: usize,
 }
 
 impl Chaos {
@@ -556,7 +731,7 @@ impl Chaos {
             true => ToolCallId::new(),
             false => ids[pick as usize % ids.len()],
         };
-        match choice % 28 {
+        match choice % 34 {
             0..=2 => opened(self.message.unwrap_or_else(MessageId::new)),
             3 => Input::Text("word ".into()),
             4 => Input::Reasoning { text: "hm ".into(), signature: "s".into() },
@@ -594,6 +769,18 @@ impl Chaos {
             23 => compaction_began(),
             24 | 25 => compacted(),
             26 => overflow(),
+            27 => settled(some(&self.evaluating)),
+            28..=32 => {
+                let events =
+                    [hook::Event::SessionStart, hook::Event::UserPromptSubmit, hook::Event::Stop];
+                let verdict = match pick % 8 {
+                    0 => Verdict::Unavailable("away".into()),
+                    1 | 2 => Verdict::Block("no".into()),
+                    _ => Verdict::Continue,
+                };
+                let context = if pick.is_multiple_of(2) { "by the way" } else { "" };
+                hooked(self.asked_of.unwrap_or(events[pick as usize % 3]), verdict, context)
+            }
             _ => Input::NothingToCompact,
         }
     }
@@ -610,7 +797,18 @@ impl Chaos {
             }
             Effect::Compact { attempt: 1, .. } => self.compactions += 1,
             Effect::Evaluate(id) => self.evaluating.push(*id),
-            Effect::Ask { id, .. } => self.waiting.push(*id),
+            Effect::Ask { id, .. } => {
+                assert!(!self.waiting.contains(id), "people are asked once");
+                self.waiting.push(*id);
+            }
+            Effect::RunHooks { event, stops } => {
+                let before =
+                    turn.steps().iter().any(|step| !step.is_compaction() && !step.is_note());
+                assert_eq!(before, *event == hook::Event::Stop, "each at its time");
+                assert!(*stops < MOST_STOPS);
+                self.stops += usize::from(*event == hook::Event::Stop);
+                self.asked_of = Some(*event);
+            }
             Effect::Park => {
                 let open = turn.steps().last().unwrap().parts.iter();
                 let running = |part: &Part| matches!(part, Part::Tool(call) if call.running);
@@ -619,7 +817,10 @@ impl Chaos {
             Effect::Execute { id, approved } => {
                 assert!(self.evaluating.contains(id), "nothing runs that was not allowed");
                 assert!(!self.executed.contains(id), "nothing runs twice");
-                assert_eq!(*approved, self.waiting.contains(id), "people are asked once");
+                assert!(
+                    *approved || !self.waiting.contains(id),
+                    "what people approved is approved"
+                );
                 let parts = turn.steps().last().unwrap().parts.iter();
                 let calls = parts.filter_map(|part| match part {
                     Part::Tool(tool_use) => Some(tool_use),
@@ -653,7 +854,7 @@ fn remembered(turn: &Turn) -> Turn {
             for call in &mut calls {
                 if matches!(
                     call.progress,
-                    Progress::Evaluating | Progress::Allowed { approved: false }
+                    Progress::Evaluating | Progress::Allowed(By::Rules | By::Hook)
                 ) {
                     call.progress = Progress::Pending;
                 }
@@ -676,8 +877,14 @@ proptest! {
     /// Whatever happens in whatever order: what is stored is what the machine knows, at
     /// every moment; and a turn that is stopped leaves nothing open.
     #[test]
-    fn every_interleaving_keeps_the_promises(choices: Vec<(u8, u8)>, stop_is_restart: bool) {
-        let mut turn = answering();
+    fn every_interleaving_keeps_the_promises(
+        choices: Vec<(u8, u8)>,
+        stop_is_restart: bool,
+        hooks: [bool; 3],
+    ) {
+        let [session_start, user_prompt_submit, stop] = hooks;
+        let hooks = Hooks { session_start, user_prompt_submit, stop };
+        let mut turn = answering().with_hooks(hooks);
         let (mut chaos, mut storage) = (Chaos::default(), Storage::default());
         for effect in turn.step(began()) {
             chaos.watch(&turn, &effect);
@@ -692,6 +899,7 @@ proptest! {
             }
             prop_assert_eq!(&storage.steps, turn.steps());
             let restored = Turn::restore(LIMITS, Purpose::Answer, storage.steps.clone());
+            let restored = restored.with_hooks(hooks);
             prop_assert_eq!(&restored, &remembered(&turn));
             if turn.asks() {
                 let (mut there, mut here) = (restored, remembered(&turn));
@@ -699,6 +907,7 @@ proptest! {
                 prop_assert_eq!(there, here);
             }
         }
+        prop_assert!(chaos.stops <= MOST_STOPS + LIMITS.steps);
         prop_assert!(chaos.steps_opened <= LIMITS.steps + chaos.compactions);
         prop_assert!(chaos.compactions <= LIMITS.steps + 1, "only steps make history longer");
         prop_assert!(chaos.attempts.values().all(|tries| *tries <= LIMITS.attempts as usize));

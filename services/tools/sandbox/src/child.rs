@@ -1,19 +1,16 @@
-use std::{io, time::Duration};
+use std::{io, net::TcpListener, time::Duration};
 
 use nix::{libc, unistd::Pid};
-use tokio::{
-    io::{AsyncBufReadExt as _, BufReader},
-    net::{UnixStream, unix::pipe},
-    process,
-    time::timeout,
-};
+use tokio::{process, time::timeout};
 
 use crate::{
     cgroup::Cgroup,
+    control::Control,
     profile::Limits,
-    protocol::Status,
+    protocol::{Order, Status},
     report::{Layer, Report, Violation},
     spawn::{Error, PATIENCE},
+    streams::{Input, Output, Signal, Size, Terminal},
 };
 
 /// A command in its sandbox. Dropping it kills everything in there.
@@ -23,13 +20,26 @@ pub struct Child {
     pub report: Report,
 
     /// What the command and its descendants write.
-    pub output: pipe::Receiver,
+    pub output: Output,
+
+    /// What they write to their standard error, where that is a stream of its own.
+    pub errors: Option<Output>,
+
+    /// What they read, where there is something.
+    pub input: Option<Input>,
+
+    /// The door for a proxy, if [`Profile::proxy`](crate::Profile) asked for one: a socket that
+    /// listens inside. Whoever takes it can let the command out.
+    pub proxy: Option<TcpListener>,
 
     /// What layers have stopped, as far as they tell. Complete when the command has ended.
     pub violations: Vec<Violation>,
 
+    terminal: Option<Terminal>,
     /// The supervisor ends the sandbox when this is closed.
-    control: Option<BufReader<UnixStream>>,
+    control: Option<Control>,
+    /// The last that was heard, kept for a wait that is given up and begun again.
+    status: Option<Status>,
     process: process::Child,
     cgroup: Option<Cgroup>,
     cpu_seconds: u64,
@@ -48,32 +58,37 @@ pub enum Exit {
 impl Child {
     pub(crate) fn new(
         report: Report,
-        output: pipe::Receiver,
-        control: BufReader<UnixStream>,
+        connected: Connected,
+        control: Control,
         process: process::Child,
         cgroup: Option<Cgroup>,
         limits: &Limits,
     ) -> Child {
         Child {
             report,
-            output,
+            output: connected.output,
+            errors: connected.errors,
+            input: connected.input,
+            proxy: None,
             violations: Vec::new(),
+            terminal: connected.terminal,
             control: Some(control),
+            status: None,
             process,
             cgroup,
             cpu_seconds: limits.cpu_seconds,
         }
     }
 
-    /// Waits for the command. Whatever it left running has ended, too, when this returns.
+    /// Waits for the command. Whatever it left running has ended, too, when this returns. Can be
+    /// given up and begun again.
     pub async fn wait(&mut self) -> Result<Exit, Error> {
-        let status = match &mut self.control {
-            Some(control) => read_status(control).await?,
-            None => None,
-        };
+        if let (None, Some(control)) = (&self.status, &mut self.control) {
+            self.status = control.status().await?;
+        }
         self.process.wait().await?;
         self.close_cgroup();
-        match status {
+        match self.status.take() {
             Some(Status::Exited(code)) => Ok(Exit::Code(code)),
             Some(Status::Signaled { signal, cpu }) => {
                 self.violations.extend(violation(signal, cpu, self.cpu_seconds));
@@ -82,6 +97,24 @@ impl Child {
             Some(Status::NotStarted(problem)) => Err(Error::NotStarted(problem)),
             Some(status) => Err(Error::Broken(format!("unexpected {status:?}"))),
             None => Ok(Exit::Killed),
+        }
+    }
+
+    /// Sends a signal to the command and to what it started in its own process group. One that
+    /// has ended does not mind.
+    pub async fn signal(&mut self, signal: Signal) -> io::Result<()> {
+        let Some(control) = &mut self.control else { return Ok(()) };
+        match control.send(&Order::Signal(signal)).await {
+            Err(error) if is_gone(&error) => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Changes the size of the command's terminal. Says whether there is one.
+    pub fn resize(&self, size: Size) -> io::Result<bool> {
+        match &self.terminal {
+            Some(terminal) => terminal.resize(size).map(|()| true),
+            None => Ok(false),
         }
     }
 
@@ -130,15 +163,16 @@ fn violation(signal: i32, cpu: Duration, limit: u64) -> Option<Violation> {
     Some(Violation { layer, detail })
 }
 
-pub async fn read_status(control: &mut BufReader<UnixStream>) -> io::Result<Option<Status>> {
-    let mut line = String::new();
-    match control.read_line(&mut line).await {
-        Ok(0) => Ok(None),
-        Ok(_) => Ok(Some(serde_json::from_str(&line)?)),
-        // What is left of a conversation whose other end was killed.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(None),
-        Err(error) => Err(error),
-    }
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
+}
+
+/// The service's ends of a command's standard streams.
+pub struct Connected {
+    pub output: Output,
+    pub errors: Option<Output>,
+    pub input: Option<Input>,
+    pub terminal: Option<Terminal>,
 }
 
 #[cfg(test)]

@@ -13,11 +13,16 @@ mod network;
 mod limits;
 mod landlock;
 mod seccomp;
+mod terminal;
 mod command;
 
 use std::{collections::BTreeSet, io};
 
 use nix::sys::{prctl, signal::Signal};
+
+pub use layers::restrict;
+
+use layers::Standing;
 
 use crate::{
     protocol::{self, Errand, Request, Status},
@@ -38,9 +43,17 @@ fn run(outside: Report) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let socket = io::stdin();
     let status = match build(outside) {
-        Ok((request, Verdict::Stands { report, private_root })) => {
-            protocol::write(&socket, &Status::Applied(report))?;
-            command::run(&request, private_root)
+        Ok((request, Verdict::Stands { report, standing })) => {
+            if let Some(listener) = standing.proxy {
+                protocol::hand_over(&socket, &Status::Listening, listener)?;
+            }
+            let (connection, given) = command::connect(&request, standing.terminal)?;
+            let applied = Status::Applied(report);
+            match given {
+                Some(given) => protocol::hand_over(&socket, &applied, given)?,
+                None => protocol::write(&socket, &applied)?,
+            }
+            command::run(&request, standing.private_root, connection)
         }
         Ok((_, Verdict::Refused(report))) => Status::Refused(report),
         Err(error) => Status::Broken(error.to_string()),
@@ -49,16 +62,16 @@ fn run(outside: Report) -> io::Result<()> {
 }
 
 enum Verdict {
-    Stands { report: Report, private_root: bool },
+    Stands { report: Report, standing: Standing },
     Refused(Report),
 }
 
 fn build(outside: Report) -> io::Result<(Request, Verdict)> {
     let request: Request = protocol::read(io::stdin())?;
-    let (report, private_root) = layers::put_up(&request.profile, outside)?;
+    let (report, standing) = layers::put_up(&request, outside)?;
     let missing = report.missing();
     let verdict = match missing.difference(&request.profile.optional).collect::<BTreeSet<_>>() {
-        demanded if demanded.is_empty() => Verdict::Stands { report, private_root },
+        demanded if demanded.is_empty() => Verdict::Stands { report, standing },
         _ => Verdict::Refused(report),
     };
     Ok((request, verdict))

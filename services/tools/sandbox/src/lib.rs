@@ -13,20 +13,28 @@
 //!    └──── control socket ───┴──────────────────────┘
 //! ```
 //!
-//! The control socket carries the request in and the report and the exit out. When the service
-//! goes away, it hangs up, and the supervisor ends everything.
+//! The control socket carries the request and signals in, and the report, the end of what is
+//! typed into and the exit out. When the service goes away, it hangs up, and the supervisor ends
+//! everything.
+//!
+//! A sandbox has no network. A command that may reach somebody is given a door, and not a
+//! network: a socket that listens inside, where only the command sees it, and whose connections
+//! the service takes outside, where it decides about each of them.
 
 mod profile;
 mod report;
 mod omitted;
+mod streams;
 mod protocol;
 mod cgroup;
+mod control;
 mod spawn;
 mod child;
 pub mod init;
 
 pub use child::{Child, Exit};
 pub use omitted::Omitted;
-pub use profile::{Limits, Profile, Program};
+pub use profile::{Limits, PROXY_PORT, Profile, Program};
 pub use report::{Layer, LayerReport, ParseTierError, Report, Tier, Violation};
 pub use spawn::{Error, Sandbox, create_workspace};
+pub use streams::{Input, Output, Signal, Size, Streams};

@@ -10,6 +10,9 @@ use crate::{
     report::{Layer, Tier},
 };
 
+/// Where a proxy listens inside of a sandbox: nobody else can be there before it.
+pub const PROXY_PORT: u16 = 3128;
+
 /// What a command is given and what it is refused. The default is strict: no network, one
 /// writable workspace, and every layer that makes a machine one of tier A.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +25,11 @@ pub struct Profile {
     /// Real paths: a link on the way would be followed inside of the sandbox. And without
     /// sockets: whoever can see one can talk to its owner.
     pub read_only: Vec<PathBuf>,
+
+    /// Open a door for a proxy: a socket that listens on [`PROXY_PORT`] inside and is handed to
+    /// whoever starts the command, as [`Child::proxy`](crate::Child). There is none without the
+    /// network namespace.
+    pub proxy: bool,
 
     /// Layers that may be missing. Every other layer is demanded.
     pub optional: BTreeSet<Layer>,
@@ -44,6 +52,7 @@ impl Profile {
         Profile {
             env: BTreeMap::new(),
             read_only: Vec::new(),
+            proxy: false,
             optional: tier.may_lack(),
             limits: Limits::default(),
             omitted: Omitted::default(),

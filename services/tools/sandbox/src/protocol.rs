@@ -2,18 +2,21 @@
 //! the control socket one line of JSON per message.
 
 use std::{
-    io::{self, Read, Write},
+    io::{self, IoSlice, Read, Write},
+    mem::MaybeUninit,
     os::fd::AsFd,
     path::PathBuf,
     time::Duration,
 };
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     omitted::Omitted,
     profile::{Profile, Program},
     report::Report,
+    streams::{Signal, Streams},
 };
 
 /// The command line of `sandbox-init`, whose two halves are two processes.
@@ -35,18 +38,29 @@ pub struct Outside {
     pub omitted: Omitted,
 }
 
-/// From the service, once: what to run, and in what.
+/// From the service, once: what to run, in what, and connected to what.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Request {
     pub profile: Profile,
     pub program: Program,
+    pub streams: Streams,
+}
+
+/// From the service, at any time while the command runs.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    Signal(Signal),
 }
 
 /// From `sandbox-init`: `Applied` and then `Exited`, or one of the others alone.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The sandbox stands and the command is about to start.
+    /// The door for a proxy is open, and comes along with this message. One of the others follows.
+    Listening,
+    /// The sandbox stands and the command is about to start. What its input is written to comes
+    /// along with this message, as a descriptor.
     Applied(Report),
     /// A demanded layer is missing. Nothing ran.
     Refused(Report),
@@ -86,4 +100,18 @@ pub fn read<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<T> {
 pub fn write(socket: impl AsFd, message: &Status) -> io::Result<()> {
     let mut file = std::fs::File::from(socket.as_fd().try_clone_to_owned()?);
     file.write_all(&encode(message)?)
+}
+
+/// Writes a message that a descriptor comes along with.
+pub fn hand_over(socket: impl AsFd, message: &Status, given: impl AsFd) -> io::Result<()> {
+    let line = encode(message)?;
+    let given = [given.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(&given)) {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    let sent = sendmsg(&socket, &[IoSlice::new(&line)], &mut ancillary, SendFlags::empty())?;
+    let mut file = std::fs::File::from(socket.as_fd().try_clone_to_owned()?);
+    file.write_all(&line[sent..])
 }

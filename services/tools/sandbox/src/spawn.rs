@@ -1,7 +1,8 @@
 use std::{
     collections::BTreeSet,
     fs::Permissions,
-    io,
+    io::{self, PipeReader},
+    net::TcpListener,
     os::{
         fd::OwnedFd,
         unix::{
@@ -10,6 +11,7 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    process::Stdio,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -19,20 +21,17 @@ use nix::{
     libc,
     unistd::geteuid,
 };
-use tokio::{
-    io::{AsyncWriteExt as _, BufReader},
-    net::{UnixStream, unix::pipe},
-    process::Command,
-    time::timeout,
-};
+use tokio::{net::unix::pipe, process::Command, time::timeout};
 
 use crate::{
     cgroup::{Cgroup, Place},
-    child::{Child, read_status},
+    child::{Child, Connected},
+    control::Control,
     omitted::LEFT_OUT,
     profile::{Profile, Program},
-    protocol::{Errand, Outside, Request, Status, encode},
+    protocol::{Errand, Outside, Request, Status},
     report::{Layer, Report},
+    streams::{Input, Output, Streams, Terminal},
 };
 
 /// How long a sandbox may take to stand, or to fall. It takes milliseconds.
@@ -89,16 +88,27 @@ impl Sandbox {
 
     /// Runs a program in a sandbox whose only lasting directory is `workspace`.
     ///
-    /// Returns once the sandbox stands. Standard output and error arrive in one stream, in the
-    /// order in which they were written.
+    /// Returns once the sandbox stands. It has no input, and standard output and error arrive in
+    /// one stream, in the order in which they were written.
     pub async fn spawn(
         &self,
         profile: &Profile,
         workspace: &Path,
         program: &Program,
     ) -> Result<Child, Error> {
+        self.spawn_with(profile, workspace, program, Streams::Merged).await
+    }
+
+    /// The same with a choice of what the program reads from and writes to.
+    pub async fn spawn_with(
+        &self,
+        profile: &Profile,
+        workspace: &Path,
+        program: &Program,
+        streams: Streams,
+    ) -> Result<Child, Error> {
         let (control, theirs) = StdUnixStream::pair()?;
-        let (output, writer) = io::pipe()?;
+        let Pipes { ours, stdout, stderr } = Pipes::new(streams)?;
         let cgroup = self.create_cgroup(profile);
         let outside = Outside {
             cgroup: cgroup.as_ref().map(Cgroup::doors).map_err(Clone::clone),
@@ -109,23 +119,32 @@ impl Sandbox {
             .current_dir(workspace)
             .env_clear()
             .stdin(OwnedFd::from(theirs))
-            .stdout(writer.try_clone()?)
-            .stderr(writer)
+            .stdout(stdout)
+            .stderr(stderr)
             .kill_on_drop(true)
             .spawn()?;
 
-        control.set_nonblocking(true)?;
-        let mut control = BufReader::new(UnixStream::from_std(control)?);
-        let request = Request { profile: profile.clone(), program: program.clone() };
+        let mut control = Control::new(control)?;
+        let request = Request { profile: profile.clone(), program: program.clone(), streams };
+        let mut proxy = None;
         let standing = timeout(PATIENCE, async {
-            control.get_mut().write_all(&encode(&request)?).await?;
-            read_status(&mut control).await
+            control.send(&request).await?;
+            match control.status().await? {
+                Some(Status::Listening) => {
+                    proxy = control.take_given().map(TcpListener::from);
+                    control.status().await
+                }
+                status => Ok(status),
+            }
         });
         match standing.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             Some(Status::Applied(report)) => {
-                let output = pipe::Receiver::from_owned_fd(output.into())?;
+                let connected = connect(streams, ours, control.take_given())?;
                 let cgroup = cgroup.ok().filter(|_| report.has(Layer::Cgroup));
-                Ok(Child::new(report, output, control, process, cgroup, &profile.limits))
+                let mut child =
+                    Child::new(report, connected, control, process, cgroup, &profile.limits);
+                child.proxy = proxy;
+                Ok(child)
             }
             Some(Status::Refused(report)) => {
                 let missing = report.missing().difference(&profile.optional).copied().collect();
@@ -144,6 +163,59 @@ impl Sandbox {
         let place = self.place.get_or_init(Place::find).as_ref().map_err(Clone::clone)?;
         Cgroup::create(place, &profile.limits).map_err(|error| format!("cannot make one: {error}"))
     }
+}
+
+/// The pipes that `sandbox-init` is started with, as its output and error and so the command's.
+struct Pipes {
+    ours: Vec<PipeReader>,
+    stdout: Stdio,
+    stderr: Stdio,
+}
+
+impl Pipes {
+    fn new(streams: Streams) -> io::Result<Pipes> {
+        match streams {
+            Streams::Merged => {
+                let (ours, writer) = io::pipe()?;
+                let stdout = writer.try_clone()?.into();
+                Ok(Pipes { ours: vec![ours], stdout, stderr: writer.into() })
+            }
+            Streams::Piped => {
+                let ((output, stdout), (errors, stderr)) = (io::pipe()?, io::pipe()?);
+                let ours = vec![output, errors];
+                Ok(Pipes { ours, stdout: stdout.into(), stderr: stderr.into() })
+            }
+            Streams::Terminal(_) => {
+                Ok(Pipes { ours: Vec::new(), stdout: Stdio::null(), stderr: Stdio::null() })
+            }
+        }
+    }
+}
+
+/// Puts our ends together: the pipes, and what `sandbox-init` has handed over.
+fn connect(
+    streams: Streams,
+    pipes: Vec<PipeReader>,
+    given: Option<OwnedFd>,
+) -> Result<Connected, Error> {
+    let missing = || Error::Broken("sandbox-init has handed nothing over".into());
+    if let Streams::Terminal(_) = streams {
+        let terminal = Terminal::new(given.ok_or_else(missing)?)?;
+        return Ok(Connected {
+            output: Output::Terminal(terminal.clone()),
+            errors: None,
+            input: Some(Input::Terminal(terminal.clone())),
+            terminal: Some(terminal),
+        });
+    }
+    let pipes = pipes.into_iter().map(|pipe| pipe::Receiver::from_owned_fd(pipe.into()));
+    let mut pipes = pipes.map(|pipe| pipe.map(Output::Pipe));
+    Ok(Connected {
+        output: pipes.next().ok_or_else(missing)??,
+        errors: pipes.next().transpose()?,
+        input: given.map(Input::pipe).transpose()?,
+        terminal: None,
+    })
 }
 
 /// Makes a directory that a sandbox can work in, if it is not there: private, and when we are

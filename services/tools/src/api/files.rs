@@ -3,7 +3,7 @@ mod transfer;
 use std::{
     fs::Metadata,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
-    path::PathBuf,
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Result},
     facts::int64,
     files::{Draft, Parents, Workspace},
+    workspaces::Workspaces,
 };
 
 /// Limits that the contract promises.
@@ -32,7 +33,7 @@ const LARGEST_PIECE: i32 = 1024 * 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Files {
-    pub workspaces: PathBuf,
+    pub workspaces: Arc<Workspaces>,
 }
 
 #[tonic::async_trait]
@@ -192,8 +193,8 @@ impl Files {
         work: impl FnOnce(&Workspace, &CancellationToken) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let id: WorkspaceId = parse("workspace_id", workspace_id)?;
-        let root = self.workspaces.clone();
-        on_disk(move |stop| work(&Workspace::find(&root, &tenant, id)?, stop)).await
+        let entered = self.workspaces.find(&tenant, id).await?;
+        on_disk(move |stop| work(&Workspace::of(&entered)?, stop)).await
     }
 }
 

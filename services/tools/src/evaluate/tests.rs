@@ -99,7 +99,7 @@ fn every_decision_has_a_cause_and_a_reason() {
         call("bash", "[]", none()),
         call("bash", r#"{"command": "", "timeout_ms": 0.5, "shell": "zsh"}"#, none()),
     ];
-    let catalog = Catalog::built_in().unwrap();
+    let catalog = Catalog::built_in(None).unwrap();
     let mut lines = String::new();
     for call in &cases {
         let evaluation = evaluate(&catalog, call);
@@ -112,13 +112,13 @@ fn every_decision_has_a_cause_and_a_reason() {
         lines += &format!("{verdict} ({cause}, {compared}): {reason}\n");
     }
     expect![[r#"
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (mode, make test): "make test" is not known to only read, and the mode is plan
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         allow (rule, make test): the rule bash "*" of the manifest allows it
         ask (rule, make test): the rule bash "make *" of the manifest asks a person
         denied (rule, make test): the rule bash "*" of the project denies it
@@ -129,29 +129,29 @@ fn every_decision_has_a_cause_and_a_reason() {
         denied (rule, make test): the rule bash "*" of the manifest denies it
         ask (rule, make test): the rule bash "make *" of the parent asks a person
         denied (host_policy, make test): the rule bash "[" of the project cannot be understood
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (host_policy, make test): the rule bash "*" of the manifest cannot be understood
         denied (capability, bash): this agent does not have the tool bash
         denied (capability, bash): bash may touch any path, this agent only some
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (capability, make test): this agent may not run "make test"
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (capability, rm -rf x): this agent may not run "rm -rf x"
         ask (default, make test && rm -rf x): "rm -rf x" removes files, and no rule decides about it
-        allow (default, make test): no rule decides, and bash runs in a strict sandbox
+        allow (default, make test): no rule decides, and bash runs in a sandbox
         denied (mode, rm -rf x): "rm -rf x" removes files, and no rule decides about it, and nobody can be asked
         denied (mode, rm -rf x): "rm -rf x" removes files, and no rule decides about it, and nobody can be asked
-        allow (default, git log): no rule decides, and bash runs in a strict sandbox
+        allow (default, git log): no rule decides, and bash runs in a sandbox
         denied (mode, > log): "> log" is not known to only read, and the mode is plan
         denied (mode, git log $X): "git log $X" is not known to only read, and the mode is plan
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
-        allow (default, question): no rule decides, and question reaches neither files nor hosts
+        allow (default, question): no rule decides, and question runs in the session service
+        allow (default, question): no rule decides, and question runs in the session service
+        allow (default, question): no rule decides, and question runs in the session service
         denied (capability, question): this agent does not have the tool question
         denied (rule, question): the rule * "*" of the session denies it
         schema (schema, question): the input does not fit the schema of question: /questions: [] has less than 1 item
-        allow (default, memory_list): no rule decides, and memory_list reaches neither files nor hosts
-        allow (default, memory_delete): no rule decides, and memory_delete reaches neither files nor hosts
+        allow (default, memory_list): no rule decides, and memory_list runs in the session service
+        allow (default, memory_delete): no rule decides, and memory_delete runs in the session service
         denied (mode, memory_delete): memory_delete may change something, and the mode is plan
         unknown_tool (host_policy, bush): there is no tool named "bush"
         schema (schema, bash): the input does not fit the schema of bash: EOF while parsing a value at line 1 column 0
@@ -162,7 +162,7 @@ fn every_decision_has_a_cause_and_a_reason() {
 
 #[test]
 fn an_approval_settles_an_ask_and_no_deny() {
-    let catalog = Catalog::built_in().unwrap();
+    let catalog = Catalog::built_in(None).unwrap();
     let settle = |action, approved| {
         let rules = vec![rule("bash", "ls", action, Source::Session)];
         let call =
@@ -211,7 +211,7 @@ fn an_allow_of_what_was_compared_settles_an_ask() {
 }
 
 /// Compiling its schemas takes longer than all decisions.
-static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::built_in().unwrap());
+static CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::built_in(None).unwrap());
 
 fn decision(catalog: &Catalog, call: &Call) -> &'static str {
     match evaluate(catalog, call).verdict {

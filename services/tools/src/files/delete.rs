@@ -1,14 +1,15 @@
-use std::{collections::VecDeque, ffi::CString, os::fd::OwnedFd};
+use std::{collections::VecDeque, ffi::CString, os::fd::OwnedFd, path::Path};
 
 use nix::{
     dir::Dir,
     errno::Errno,
     fcntl::{OFlag, RenameFlags, openat2, renameat2},
+    sys::stat::{Mode, fchmod},
     unistd::{UnlinkatFlags, unlinkat},
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Place, explain, how};
+use super::{Parents, Place, Workspace, explain, how, measure::open_directory};
 use crate::error::{Error, Result};
 
 chassis::id!(DoomedId, "draft");
@@ -19,16 +20,38 @@ pub const MOST_ENTRIES: usize = 1_000_000;
 /// How often a directory is emptied that somebody is filling.
 const ATTEMPTS: usize = 16;
 
+/// Removes a tree that nobody but us can reach, however large and deep it is.
+pub fn remove(path: &Path) -> Result<()> {
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
+        return Err(std::io::Error::from(std::io::ErrorKind::InvalidInput).into());
+    };
+    let folder = Workspace::at(folder)?;
+    let place = folder.place(&name.to_string_lossy(), Parents::Expect)?;
+    place.delete_as(&CancellationToken::new(), Extent::Everything)
+}
+
+/// How far to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Extent {
+    /// As far as whoever waits for it has patience for, and as modes allow.
+    OneCall,
+    Everything,
+}
+
 impl Place {
     /// Deletes what is here, with everything in it. Links are deleted and never followed. What
     /// is left when it fails or is told to stop can be deleted by doing it again.
     pub fn delete(&self, stop: &CancellationToken) -> Result<()> {
+        self.delete_as(stop, Extent::OneCall)
+    }
+
+    fn delete_as(&self, stop: &CancellationToken, extent: Extent) -> Result<()> {
         match unlinkat(&self.directory, self.name.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) => self.keep(),
             Err(Errno::ENOENT) => Ok(()),
             Err(Errno::EISDIR) => {
                 let top = open(&self.directory, self.name.as_str());
-                let emptied = top.and_then(|top| Emptying::new(top, stop).run());
+                let emptied = top.and_then(|top| Emptying::new(top, stop, extent).run());
                 emptied.map_err(|problem| self.refuse(problem))?;
                 match unlinkat(&self.directory, self.name.as_str(), UnlinkatFlags::RemoveDir) {
                     Ok(()) | Err(Errno::ENOENT) => self.keep(),
@@ -71,11 +94,12 @@ struct Emptying<'a> {
     waiting: VecDeque<CString>,
     entries: usize,
     stop: &'a CancellationToken,
+    extent: Extent,
 }
 
 impl Emptying<'_> {
-    fn new(top: OwnedFd, stop: &CancellationToken) -> Emptying<'_> {
-        Emptying { top, waiting: VecDeque::new(), entries: 0, stop }
+    fn new(top: OwnedFd, stop: &CancellationToken, extent: Extent) -> Emptying<'_> {
+        Emptying { top, waiting: VecDeque::new(), entries: 0, stop, extent }
     }
 
     fn run(mut self) -> Result<(), Problem> {
@@ -92,7 +116,11 @@ impl Emptying<'_> {
         let before = self.entries;
         self.empty(open(&self.top, ".")?, true)?;
         while let Some(name) = self.waiting.pop_front() {
-            match open(&self.top, name.as_c_str()) {
+            let opened = match self.extent {
+                Extent::OneCall => open(&self.top, name.as_c_str()),
+                Extent::Everything => open_directory(&self.top, &name).map_err(Problem::from),
+            };
+            match opened {
                 Ok(directory) => self.empty(directory, false)?,
                 // Somebody else took it, or put something in its place.
                 Err(Problem::System(Errno::ENOENT | Errno::ELOOP | Errno::ENOTDIR)) => continue,
@@ -108,6 +136,10 @@ impl Emptying<'_> {
     }
 
     fn empty(&mut self, directory: OwnedFd, is_top: bool) -> Result<(), Problem> {
+        if self.extent == Extent::Everything {
+            // Who made it may have locked it.
+            let _ = fchmod(&directory, Mode::S_IRWXU);
+        }
         let mut listing = Dir::from_fd(directory.try_clone().map_err(|_| Errno::EMFILE)?)?;
         for entry in listing.iter() {
             let entry = entry?;
@@ -144,7 +176,7 @@ impl Emptying<'_> {
 
     fn count(&mut self) -> Result<(), Problem> {
         self.entries += 1;
-        if self.entries > MOST_ENTRIES {
+        if self.entries > MOST_ENTRIES && self.extent == Extent::OneCall {
             Err(Problem::TooMuch)
         } else if self.stop.is_cancelled() {
             Err(Problem::Stopped)

@@ -47,6 +47,7 @@ static PUBLISHING: Mutex<()> = Mutex::new(());
 impl Draft {
     pub fn new(place: Place) -> Result<Draft> {
         replaceable(&place)?;
+        place.take(0, 1)?;
         let name = format!(".{}", DraftId::new());
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW;
         let private = Mode::S_IRUSR | Mode::S_IWUSR;
@@ -56,6 +57,7 @@ impl Draft {
     }
 
     pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        self.place.take(data.len() as u64, 0)?;
         self.file.write_all(data)?;
         self.size_bytes += data.len() as u64;
         Ok(())
@@ -96,6 +98,16 @@ impl Draft {
         drop(locked);
         self.place.keep()?;
         Ok(Some(Published { created: before.is_none(), metadata: self.file.metadata()? }))
+    }
+}
+
+impl Place {
+    /// Makes room for what is to be written, before it is.
+    fn take(&self, bytes: u64, files: u64) -> Result<()> {
+        match &self.entered {
+            Some(entered) => entered.take(bytes, files),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 use std::{
     fs::{File, Metadata},
     os::fd::OwnedFd,
+    sync::Arc,
 };
 
 use nix::{
@@ -11,7 +12,10 @@ use nix::{
 };
 
 use super::{TO_READ, Workspace, explain, how, invalid, quote, regular};
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    workspaces::Entered,
+};
 
 /// Where something is or will be: a directory that is held open, and a name in it. Whatever
 /// happens to the path meanwhile, changes happen there and cannot lead out of the workspace.
@@ -19,6 +23,7 @@ pub struct Place {
     pub(super) directory: OwnedFd,
     pub(super) name: String,
     pub(super) owner: Option<(Uid, Gid)>,
+    pub(super) entered: Option<Arc<Entered>>,
 }
 
 /// What to do about directories that a path needs and that are not there.
@@ -63,17 +68,19 @@ impl Workspace {
             Error::PathOutside(_) => Error::PathOutside(quote(path)),
             error => error,
         })?;
-        Ok(Place { directory, name: name.to_owned(), owner: self.owner })
+        let (name, entered) = (name.to_owned(), self.entered.clone());
+        Ok(Place { directory, name, owner: self.owner, entered })
     }
 
     /// The place of what a path means: links are followed, and each of them beneath the
     /// workspace.
     pub fn place_of_file(&self, path: &str, parents: Parents) -> Result<Place> {
-        if path.ends_with('/') && !path.starts_with('/') {
-            return Err(invalid("ends in a slash, so it names no file"));
-        }
         let mut path = path.to_owned();
         for _ in 0..MOST_LINKS {
+            // Also where a link says so: what is made there could not be found by it.
+            if path.ends_with('/') && !path.starts_with('/') {
+                return Err(invalid("ends in a slash, so it names no file"));
+            }
             let place = self.place(&path, parents)?;
             let target = match readlinkat(&place.directory, place.name.as_str()) {
                 Ok(target) => target,

@@ -1,10 +1,7 @@
 use expect_test::expect;
 use proto::{
     event::v1::PermissionEvaluated,
-    tools::v1::{
-        Call, GetWorkspaceRequest, ListToolsRequest, Tool, permissions::Mode, rule::Action,
-        workspace_service_client::WorkspaceServiceClient,
-    },
+    tools::v1::{Call, ListToolsRequest, Tool, permissions::Mode, rule::Action},
 };
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -34,6 +31,10 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
         memory_write of session: read-only false, destructive false
         question of session: read-only false, destructive false
         read of tools: read-only true, destructive false
+        skill of session: read-only true, destructive false
+        todo of session: read-only true, destructive false
+        tool_search of session: read-only true, destructive false
+        web_fetch of tools: read-only true, destructive false
         write of tools: read-only false, destructive false
     "#]]
     .assert_eq(&lines);
@@ -227,13 +228,4 @@ async fn a_busy_server_says_when_to_come_back(db: PgPool) {
         }
     };
     assert_eq!(retried.await.unwrap().data()["exit_code"], 0);
-}
-
-#[sqlx::test(migrations = false)]
-async fn the_rest_of_the_contract_says_that_it_is_not_there_yet(db: PgPool) {
-    let world = World::start(db).await;
-    let request = world.peer.request(&world.caller, GetWorkspaceRequest::default());
-    let status =
-        WorkspaceServiceClient::new(world.peer.channel()).get_workspace(request).await.unwrap_err();
-    assert!(explain(&status).starts_with("Unimplemented REASON_NOT_IMPLEMENTED"), "{status:?}");
 }

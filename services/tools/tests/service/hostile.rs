@@ -17,14 +17,16 @@ use nix::{
     fcntl::{OFlag, open, openat},
     sys::stat::{Mode, mkdirat},
 };
+use proto::tools::v1::{Call, WriteFileRequest, file_service_client::FileServiceClient};
 use serde_json::{Value, json};
 use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::time::timeout;
+use tonic::{Code, codec::CompressionEncoding};
 
 use crate::{
     changes,
-    world::{Ended, World},
+    world::{Ended, World, assert_code},
 };
 
 const SECRET: &str = "the secret of somebody else";
@@ -80,6 +82,10 @@ async fn no_tool_follows_a_path_out_of_the_workspace(db: PgPool) {
     symlink("../../..", folder.join("dir/up")).unwrap();
     symlink("/proc/self/root", folder.join("magic")).unwrap();
     let absolute = outside.join("secret");
+    // Whoever trusts a path is led there.
+    for path in [absolute.to_str().unwrap(), "directory/secret", "file", "dir/twice"] {
+        assert_eq!(fs::read_to_string(folder.join(path)).unwrap(), SECRET, "{path}");
+    }
     for path in [
         absolute.to_str().unwrap(),
         "directory/secret",
@@ -119,6 +125,41 @@ async fn no_tool_follows_a_path_out_of_the_workspace(db: PgPool) {
     changes::delete(&world, &id, "directory").await.unwrap();
     assert!(!folder.join("directory").exists());
     assert_untouched(outside);
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_message_that_unpacks_to_too_much_is_refused(db: PgPool) {
+    let world = World::start(db).await;
+    let id = world.workspace("true").await;
+    let packed = async |bytes: usize| {
+        let (workspace_id, path) = (id.clone(), "file".into());
+        let request = WriteFileRequest { workspace_id, path, data: vec![0; bytes] };
+        let request = world.peer.request(&world.caller, request);
+        let client = FileServiceClient::new(world.peer.channel());
+        client.send_compressed(CompressionEncoding::Gzip).write_file(request).await
+    };
+    // A few kilobytes on the way.
+    let refused = packed(64 << 20).await.unwrap_err();
+    assert_code(&refused, Code::ResourceExhausted);
+    assert!(!world.folder(&id).join("file").exists());
+    packed(1 << 20).await.unwrap();
+}
+
+/// What is kept of it beside the log is what was printed.
+#[sqlx::test(migrations = false)]
+async fn nothing_that_a_terminal_obeys_is_passed_on(db: PgPool) {
+    let world = World::start(db).await;
+    let print = "printf '\\033]0;owned\\007\\033[2J\\033[1A\\010\\302\\23331mred\\n'";
+    let id = world.workspace(&format!("{print} > file")).await;
+    assert!(fs::read(world.folder(&id).join("file")).unwrap().contains(&0x1b));
+    let call = Call { workspace_id: id, ..world.bash("cat file; cat file | tr -d '\\n' >&2") };
+    let ended = world.execute(call).await.unwrap();
+    let output = ended.data()["output"].as_str().unwrap().to_owned();
+    assert!(output.starts_with("␛]0;owned␇␛[2J␛[1A␈\u{fffd}31mred\n"), "{output:?}");
+    for text in [output, ended.progress()] {
+        assert!(!text.is_empty());
+        assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
+    }
 }
 
 #[sqlx::test(migrations = false)]
@@ -247,10 +288,15 @@ async fn a_tree_deeper_than_any_path_can_be_searched_and_deleted(db: PgPool) {
     quickly(&world, &id, "glob", json!({ "pattern": "**/deeper/*" })).await.data();
     let deep = "d/".repeat(1_000);
     let input = json!({ "path": format!("{deep}file"), "content": "x" });
-    quickly(&world, &id, "write", input).await.data();
+    // What nobody can count is too much.
+    let refused = quickly(&world, &id, "write", input.clone()).await;
+    assert!(refused.error().1.contains("is full"), "{:?}", refused.error());
     for path in ["deep", "d"] {
         let deleting = changes::delete(&world, &id, path);
         timeout(Duration::from_secs(20), deleting).await.unwrap().unwrap();
+        if path == "deep" {
+            quickly(&world, &id, "write", input.clone()).await.data();
+        }
     }
     assert_eq!(world.prints(&id, "ls -A").await, "top\n");
 }

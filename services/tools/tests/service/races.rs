@@ -55,7 +55,7 @@ async fn a_directory_that_becomes_a_link_leads_nowhere(db: PgPool) {
     fs::write(elsewhere.path().join("other"), "theirs\n").unwrap();
     symlink(elsewhere.path(), folder.join("link")).unwrap();
     let swapping = Swapping::start(folder.join("dir"), folder.join("link"));
-    let mut refused = 0;
+    let (mut refused, mut led_astray) = (0, 0);
     for round in 0..30 {
         let content = format!("mine {round}\n");
         for (tool, input) in [
@@ -67,6 +67,9 @@ async fn a_directory_that_becomes_a_link_leads_nowhere(db: PgPool) {
             ("glob", json!({ "pattern": "other" })),
         ] {
             let ended = world.tool(&id, tool, input).await;
+            // Whoever trusts a path.
+            let naive = fs::read_to_string(folder.join("dir/file"));
+            led_astray += usize::from(naive.is_ok_and(|content| content == "theirs\n"));
             let text = format!("{:?}", ended.outcome);
             assert!(!text.contains("1\\ttheirs") && !text.contains("1:theirs"), "{text}");
             assert!(!text.contains("other"), "{text}");
@@ -76,7 +79,7 @@ async fn a_directory_that_becomes_a_link_leads_nowhere(db: PgPool) {
         let _ = changes::delete(&world, &id, "dir/other").await;
     }
     drop(swapping);
-    assert!(refused > 0, "nothing was ever swapped in time");
+    assert!(refused > 0 && led_astray > 0, "nothing was ever swapped in time");
     let mut names: Vec<_> =
         fs::read_dir(elsewhere.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
@@ -92,6 +95,7 @@ async fn a_file_that_becomes_a_link_is_replaced_and_not_followed(db: PgPool) {
     let elsewhere = tempfile::tempdir().unwrap();
     let theirs = elsewhere.path().join("theirs");
     fs::write(&theirs, "theirs\n").unwrap();
+    let mut led_astray = 0;
     for round in 0..30 {
         let _ = fs::remove_file(folder.join("link"));
         symlink(&theirs, folder.join("link")).unwrap();
@@ -100,9 +104,14 @@ async fn a_file_that_becomes_a_link_is_replaced_and_not_followed(db: PgPool) {
         world.tool(&id, "write", json!({ "path": "file", "content": content })).await;
         let input = json!({ "path": "file", "old_text": "theirs", "new_text": "mine" });
         world.tool(&id, "edit", input).await.error();
+        for _ in 0..100 {
+            let naive = fs::read_to_string(folder.join("file"));
+            led_astray += usize::from(naive.is_ok_and(|content| content == "theirs\n"));
+        }
         drop(swapping);
         assert_eq!(fs::read_to_string(&theirs).unwrap(), "theirs\n");
     }
+    assert!(led_astray > 0, "whoever trusts a path was never led astray");
 }
 
 #[sqlx::test(migrations = false)]

@@ -8,7 +8,8 @@ use proto::{
     event::v1::{Event, Payload},
     tools::v1::{
         Call, EvaluateRequest, EvaluateResponse, ExecuteRequest, ExecuteResponse, Permissions,
-        RaiseEpochRequest, Rule, execute_response::Item, outcome::Result as PbResult, rule::Action,
+        RaiseEpochRequest, ReadOutputRequest, Rule, execute_response::Item,
+        outcome::Result as PbResult, output_service_client::OutputServiceClient, rule::Action,
         tool_service_client::ToolServiceClient,
     },
 };
@@ -25,6 +26,9 @@ chassis::id!(SessionId, "ses");
 chassis::id!(ToolCallId, "call");
 chassis::id!(WorkspaceId, "ws");
 
+/// In flags: where the service itself is.
+const HERE: &str = "here";
+
 const SECRET: &str = "a secret that is long enough to be one";
 
 pub struct World {
@@ -32,7 +36,8 @@ pub struct World {
     pub peer: Peer,
     pub caller: Caller,
     pub workspaces: PathBuf,
-    db: PgPool,
+    pub db: PgPool,
+    flags: Vec<String>,
     folder: Option<TempDir>,
     _stop: DropGuard,
 }
@@ -47,11 +52,20 @@ impl World {
         World::launch(db, folder, flags).await
     }
 
+    /// One of several, with a disk of its own.
+    pub async fn replica(db: &PgPool) -> World {
+        World::with(db.clone(), &["--advertise", HERE]).await
+    }
+
     /// Another process on the same database and disk, after this one is gone.
-    pub async fn restart(mut self) -> World {
-        let (db, folder) = (self.db.clone(), self.folder.take().unwrap());
-        drop(self);
-        World::launch(db, folder, &[]).await
+    pub async fn restart(self) -> World {
+        self.stop().start().await
+    }
+
+    /// Ends the service and keeps what it stood on.
+    pub fn stop(mut self) -> Stopped {
+        let flags = std::mem::take(&mut self.flags);
+        Stopped { db: self.db.clone(), folder: self.folder.take().unwrap(), flags }
     }
 
     async fn launch(db: PgPool, folder: TempDir, flags: &[&str]) -> World {
@@ -65,12 +79,14 @@ impl World {
         args.extend(["--workspaces-dir", workspaces.to_str().unwrap()]);
         let outputs = folder.path().join("outputs");
         args.extend(["--outputs-dir", outputs.to_str().unwrap()]);
-        args.extend(["--sandbox-init", init.to_str().unwrap()]);
-        args.extend(flags);
-        let config = Config::parse_from(args);
-
+        if !flags.contains(&"--sandbox-init") {
+            args.extend(["--sandbox-init", init.to_str().unwrap()]);
+        }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
+        args.extend(flags.iter().map(|flag| if *flag == HERE { address.as_str() } else { flag }));
+        let config = Config::parse_from(args);
+
         let stop = CancellationToken::new();
         let (served, stopped) = (config.clone(), stop.clone());
         tokio::spawn(async move { tools::serve(served, listener, stopped).await.unwrap() });
@@ -82,6 +98,7 @@ impl World {
             peer,
             caller: Caller::service("acme".parse().unwrap(), "tests"),
             workspaces,
+            flags: flags.iter().map(|flag| flag.to_string()).collect(),
             db,
             folder: Some(folder),
             _stop: stop.drop_guard(),
@@ -126,6 +143,12 @@ impl World {
         call.workspace_id
     }
 
+    /// Runs a command in a workspace that was used before.
+    pub async fn tool_allowed(&self, workspace_id: &str, command: &str) -> Ended {
+        let call = Call { workspace_id: workspace_id.into(), ..self.bash(command) };
+        self.execute(call).await.unwrap()
+    }
+
     /// What a command prints in a workspace that was used before.
     pub async fn prints(&self, workspace_id: &str, command: &str) -> String {
         let call = Call { workspace_id: workspace_id.into(), ..self.bash(command) };
@@ -151,6 +174,16 @@ impl World {
         let request =
             ExecuteRequest { call: Some(call), approved: true, ..ExecuteRequest::default() };
         self.finish(self.request(request).await?).await
+    }
+
+    /// Runs a call of somebody who does not wait for long.
+    pub async fn execute_within(&self, call: Call, timeout_ms: i32) -> Result<Ended, Status> {
+        let request = ExecuteRequest { call: Some(call), timeout_ms, ..ExecuteRequest::default() };
+        self.finish(self.request(request).await?).await
+    }
+
+    pub fn database(&self) -> PgPool {
+        self.db.clone()
     }
 
     async fn request(&self, request: ExecuteRequest) -> Result<Streaming<ExecuteResponse>, Status> {
@@ -186,8 +219,31 @@ impl World {
         Ok(self.client.clone().raise_epoch(request).await?.into_inner().epoch)
     }
 
+    /// All of a kept output.
+    pub async fn output(&self, output_ref: &str) -> String {
+        let request = ReadOutputRequest { output_ref: output_ref.into(), ..Default::default() };
+        let request = self.peer.request(&self.caller, request);
+        let mut client = OutputServiceClient::new(self.peer.channel());
+        let answer = client.read_output(request).await.unwrap().into_inner();
+        String::from_utf8(answer.data).unwrap()
+    }
+
     pub fn read(&self, call: &Call, file: &str) -> String {
         std::fs::read_to_string(self.folder(&call.workspace_id).join(file)).unwrap_or_default()
+    }
+}
+
+/// A service that is gone.
+pub struct Stopped {
+    db: PgPool,
+    folder: TempDir,
+    flags: Vec<String>,
+}
+
+impl Stopped {
+    pub async fn start(self) -> World {
+        let flags: Vec<_> = self.flags.iter().map(String::as_str).collect();
+        World::launch(self.db, self.folder, &flags).await
     }
 }
 
@@ -248,7 +304,7 @@ pub fn assert_code(status: &Status, code: Code) {
 }
 
 /// Built for the sandbox's own tests, one folder above ours.
-fn sandbox_init() -> PathBuf {
+pub fn sandbox_init() -> PathBuf {
     let tests = env::current_exe().unwrap();
     let path = tests.parent().unwrap().with_file_name("sandbox-init");
     assert!(path.exists(), "sandbox-init is not built: run `cargo build -p sandbox` first");

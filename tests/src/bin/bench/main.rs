@@ -1,5 +1,6 @@
 //! `make bench`: how fast Windlass is and how much it needs, in multiples of what the
-//! Postgres under it can do in the same minute on the same machine.
+//! Postgres under it, or a program that does the same, can do in the same minute on the same
+//! machine.
 //!
 //! Everything is as in production: durable servers, four processes, the public API. It ends
 //! with a failure when a bar is missed, so it is for quiet machines and not part of the tests.
@@ -12,6 +13,7 @@ mod counts;
 mod baseline;
 mod quantiles;
 mod session;
+mod tools;
 
 use std::process::ExitCode;
 
@@ -35,7 +37,19 @@ struct Args {
 
     /// Measure only a part.
     #[arg(long)]
-    only: Option<session::Part>,
+    only: Option<Part>,
+}
+
+/// What can be measured alone.
+#[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
+pub enum Part {
+    Turns,
+    Deltas,
+    Long,
+    Memory,
+    Spawn,
+    Output,
+    Grep,
 }
 
 #[tokio::main]
@@ -44,12 +58,22 @@ async fn main() -> Result<ExitCode> {
     eprintln!("starting Postgres, Redis and the four services …");
     let scale = if args.small { Scale::SMALL } else { Scale::FULL };
     let mut stage = Stage::start(scale).await?;
-    let mut table = Table::default();
-    let measured = session::measure(&mut stage, &mut table, args.only).await;
-    println!("{table}");
+    let (mut session, mut tools) = (Table::new("session"), Table::new("tools"));
+    let measured = session::measure(&mut stage, &mut session, args.only).await;
+    print(&session);
     let statements = measured.with_context(|| stage.last_words())?;
+    let measured = tools::measure(&mut stage, &mut tools, args.only).await;
+    print(&tools);
+    measured.with_context(|| stage.last_words())?;
     if args.statements {
         println!("{statements}");
     }
-    Ok(if table.passes() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let passes = session.passes() && tools.passes();
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(table: &Table) {
+    if !table.is_empty() {
+        println!("{table}");
+    }
 }

@@ -9,6 +9,10 @@ impl Quantiles {
         self.0.extend(more);
     }
 
+    pub fn push(&mut self, duration: Duration) {
+        self.0.push(duration);
+    }
+
     /// The time within which `part` of them were over, in milliseconds.
     pub fn at(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();

@@ -13,6 +13,12 @@ pub struct Scale {
     pub waiting: usize,
     /// How often a session is opened.
     pub openings: usize,
+    /// How many commands are started.
+    pub spawns: usize,
+    /// How much one of them prints.
+    pub printed_bytes: u64,
+    /// How many files are searched.
+    pub files: usize,
 }
 
 impl Scale {
@@ -23,9 +29,20 @@ impl Scale {
         turns: 10_000,
         waiting: 500,
         openings: 100,
+        spawns: 400,
+        printed_bytes: 250_000_000,
+        files: 20_000,
     };
 
     /// Just enough to see that everything is measured.
-    pub const SMALL: Scale =
-        Scale { sessions: 4, load: Duration::from_secs(1), turns: 200, waiting: 50, openings: 10 };
+    pub const SMALL: Scale = Scale {
+        sessions: 4,
+        load: Duration::from_secs(1),
+        turns: 200,
+        waiting: 50,
+        openings: 10,
+        spawns: 40,
+        printed_bytes: 25_000_000,
+        files: 2_000,
+    };
 }

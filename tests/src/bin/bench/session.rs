@@ -11,7 +11,7 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use crate::{
-    baseline,
+    Part, baseline,
     counts::{Counters, Counts, Statements},
     scale::Scale,
     stage::Stage,
@@ -20,14 +20,6 @@ use crate::{
 
 /// How long an idle system is watched: several rounds of whatever it does by itself.
 const IDLE: Duration = Duration::from_secs(6);
-
-#[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
-pub enum Part {
-    Turns,
-    Deltas,
-    Long,
-    Memory,
-}
 
 /// Measures everything, or only one part of it.
 pub async fn measure(
@@ -46,6 +38,7 @@ pub async fn measure(
             Part::Deltas => deltas::measure(stage, table).await?,
             Part::Long => long::measure(stage, table).await?,
             Part::Memory => memory::measure(stage.scale, table).await?,
+            Part::Spawn | Part::Output | Part::Grep => (),
         }
     }
     Ok(statements)

@@ -9,6 +9,9 @@ use tokio::time::sleep;
 
 use crate::scale::Scale;
 
+/// Whose everything here is.
+const TENANT: &str = "bench";
+
 /// A system that nobody else uses, and the ways to look behind it.
 pub struct Stage {
     world: World,
@@ -30,7 +33,7 @@ impl Stage {
 
     async fn with(scale: Scale, plan: Plan) -> Result<Stage> {
         let world = World::on(Servers::private().await?, plan).await;
-        let key = world.fleet.mint_key("bench", "bench", "read,run,configure").await?;
+        let key = world.fleet.mint_key(TENANT, "bench", "read,run,configure").await?;
         let mut stage = Stage { world, key, scale };
         stage.client().put_agent().await;
         Ok(stage)
@@ -80,6 +83,11 @@ impl Stage {
     /// A program that came with the server.
     pub fn program(&mut self, name: &str) -> Result<PathBuf> {
         Ok(self.world.servers.postgres()?.program(name))
+    }
+
+    /// Where the files of a workspace are.
+    pub fn workspace(&self, workspace_id: &str) -> PathBuf {
+        self.world.fleet.dir().join("workspaces").join(TENANT).join(workspace_id)
     }
 
     /// Gives the session service an empty memory.

@@ -2,8 +2,11 @@
 
 use std::fmt::{self, Display};
 
-#[derive(Default)]
-pub struct Table(Vec<Row>);
+pub struct Table {
+    /// What it is about.
+    service: &'static str,
+    rows: Vec<Row>,
+}
 
 struct Row {
     what: String,
@@ -18,9 +21,17 @@ struct Bar {
 }
 
 impl Table {
+    pub fn new(service: &'static str) -> Table {
+        Table { service, rows: Vec::new() }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// A number to know, which others are compared with.
     pub fn note(&mut self, what: impl Into<String>, measured: impl Into<String>) {
-        self.0.push(Row { what: what.into(), measured: measured.into(), bar: None });
+        self.rows.push(Row { what: what.into(), measured: measured.into(), bar: None });
     }
 
     /// A number that must not be higher than `bar`; `show` puts both into words.
@@ -32,7 +43,7 @@ impl Table {
         show: impl Fn(f64) -> String,
     ) {
         let bar = Bar { text: format!("at most {}", show(bar)), met: value <= bar };
-        self.0.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
+        self.rows.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
     }
 
     /// A number that must not be lower than `bar`.
@@ -44,19 +55,19 @@ impl Table {
         show: impl Fn(f64) -> String,
     ) {
         let bar = Bar { text: format!("at least {}", show(bar)), met: value >= bar };
-        self.0.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
+        self.rows.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
     }
 
     /// Whether every bar was met.
     pub fn passes(&self) -> bool {
-        self.0.iter().filter_map(|row| row.bar.as_ref()).all(|bar| bar.met)
+        self.rows.iter().filter_map(|row| row.bar.as_ref()).all(|bar| bar.met)
     }
 }
 
 impl Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![["session", "measured", "bar", ""].map(str::to_owned)];
-        for Row { what, measured, bar } in &self.0 {
+        let mut lines = vec![[self.service, "measured", "bar", ""].map(str::to_owned)];
+        for Row { what, measured, bar } in &self.rows {
             let (bar, verdict) = match bar {
                 Some(Bar { text, met: true }) => (text.as_str(), "met"),
                 Some(Bar { text, met: false }) => (text.as_str(), "MISSED"),

@@ -50,7 +50,7 @@ impl World {
     }
 
     async fn rewind(&self, id: SessionId, message_id: MessageId) -> Result<Rolled> {
-        history::rewind(&self.db, &self.tenant, id, message_id, &stamp(self.replica)).await
+        history::rewind(&self.db, &self.tenant, id, message_id, None, &stamp(self.replica)).await
     }
 
     async fn unrewind(&self, id: SessionId) -> Result<Rolled> {

@@ -113,7 +113,7 @@ async fn change(world: &World, id: SessionId) {
 async fn go_back(world: &World, id: SessionId) {
     let (db, tenant, stamp) = (&world.db, &world.tenant, stamp(world.replica));
     let first = MessageId::from_uuid(id.uuid());
-    history::rewind(db, tenant, id, first, &stamp).await.unwrap();
+    history::rewind(db, tenant, id, first, None, &stamp).await.unwrap();
     history::unrewind(db, tenant, id, &stamp).await.unwrap();
     let new = history::NewFork {
         id: SessionId::new(),

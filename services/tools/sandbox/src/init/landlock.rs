@@ -1,14 +1,17 @@
 //! The second opinion on the file system: the same rights as the private root gives, enforced
 //! by another part of the kernel. Without a private root it is the only opinion.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 
-use super::root::{DEVICES, ETC, SYSTEM, WORKSPACE};
+use super::{
+    root::{DEVICES, ETC, SYSTEM, TERMINALS, WORKSPACE},
+    terminal::Terminal,
+};
 use crate::profile::Profile;
 
 /// The newest version whose rights we know. Older kernels enforce what they understand.
@@ -26,7 +29,12 @@ pub enum Error {
 
 /// Restricts this process and all that it will start. TCP is refused unless a network
 /// namespace already sees to it that there is nobody to talk to.
-pub fn apply(profile: &Profile, private_root: bool, net_namespace: bool) -> Result<String, Error> {
+pub fn apply(
+    profile: &Profile,
+    terminal: Option<&Terminal>,
+    private_root: bool,
+    net_namespace: bool,
+) -> Result<String, Error> {
     let all = AccessFs::from_all(NEWEST);
     let read = AccessFs::from_read(NEWEST);
     let own = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
@@ -40,6 +48,11 @@ pub fn apply(profile: &Profile, private_root: bool, net_namespace: bool) -> Resu
         .add_rules(path_beneath_rules(SYSTEM, read))?
         .add_rules(path_beneath_rules(&profile.read_only, read))?
         .add_rules(path_beneath_rules(DEVICES, device()))?;
+    if let Some(terminal) = terminal {
+        // Of the host's terminals its own; of the sandbox's, all.
+        let place = if private_root { Path::new(TERMINALS) } else { terminal.path() };
+        rules = rules.add_rules(path_beneath_rules([place], device()))?;
+    }
     rules = if private_root {
         rules
             .add_rules(path_beneath_rules(["/"], AccessFs::ReadDir))?

@@ -1,4 +1,4 @@
-use std::{fmt::Display, io};
+use std::{fmt::Display, io, net::TcpListener};
 
 use caps::CapSet;
 use nix::{
@@ -10,16 +10,20 @@ use nix::{
 use super::{
     landlock, limits, network, root,
     seccomp::{self, Sockets},
+    terminal::Terminal,
 };
 use crate::{
     omitted::LEFT_OUT,
     profile::Profile,
+    protocol::Request,
     report::{Layer, Report},
 };
 
 /// Puts up every layer that can be had, each noted in the report, in an order in which none
-/// forbids what a later one needs. Returns the report, and whether there is a private root.
-pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> {
+/// forbids what a later one needs.
+pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standing)> {
+    let profile = &request.profile;
+    let size = request.streams.terminal();
     let mut wall = Wall { profile, report: outside };
     wall.add(Layer::MountNamespace, || namespace(CloneFlags::CLONE_NEWNS));
     wall.add(Layer::NetNamespace, network::enter);
@@ -27,7 +31,10 @@ pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> 
     wall.add(Layer::UtsNamespace, uts_namespace);
     wall.add(Layer::CgroupNamespace, || namespace(CloneFlags::CLONE_NEWCGROUP));
 
-    let private_root = put_up_root(&mut wall)?;
+    let door = profile.proxy && wall.report.has(Layer::NetNamespace);
+    let proxy = if door { Some(network::listen()?) } else { None };
+    let private_root = put_up_root(&mut wall, size.is_some())?;
+    let terminal = size.map(Terminal::open).transpose()?;
     let internet = wall.report.has(Layer::NetNamespace);
 
     // The command runs under our uid: it must not be able to look into us.
@@ -35,9 +42,31 @@ pub fn put_up(profile: &Profile, outside: Report) -> io::Result<(Report, bool)> 
     wall.add(Layer::NoNewPrivs, || prctl::set_no_new_privs().map(|()| String::new()));
     wall.add(Layer::Rlimits, || limits::apply(&profile.limits));
     wall.add(Layer::Capabilities, drop_capabilities);
-    wall.add(Layer::Landlock, || landlock::apply(profile, private_root, internet));
+    wall.add(Layer::Landlock, || {
+        landlock::apply(profile, terminal.as_ref(), private_root, internet)
+    });
     wall.add(Layer::Seccomp, || seccomp::apply(Sockets { internet, unix: private_root }));
-    Ok((wall.report, private_root))
+    Ok((wall.report, Standing { private_root, terminal, proxy }))
+}
+
+/// Puts on what a process can put on by itself, wherever it runs. Not for commands of ours:
+/// `make bench` has another sandbox start a program that does this, so that it protects from
+/// the same.
+pub fn restrict(profile: &Profile) -> Result<(), Box<dyn std::error::Error>> {
+    prctl::set_no_new_privs()?;
+    limits::apply(&profile.limits)?;
+    landlock::apply(profile, None, true, true)?;
+    seccomp::apply(Sockets { internet: true, unix: true })?;
+    Ok(())
+}
+
+/// What the command needs to know of what stands around it.
+pub struct Standing {
+    pub private_root: bool,
+    /// The terminal that was asked for.
+    pub terminal: Option<Terminal>,
+    /// What is to be handed over before it starts.
+    pub proxy: Option<TcpListener>,
 }
 
 /// The layers that stand so far.
@@ -55,7 +84,7 @@ impl Wall<'_> {
     }
 }
 
-fn put_up_root(wall: &mut Wall<'_>) -> io::Result<bool> {
+fn put_up_root(wall: &mut Wall<'_>, terminals: bool) -> io::Result<bool> {
     let profile = wall.profile;
     let broken = |error| io::Error::other(format!("private root: {error}"));
     let mount_namespace = wall.report.has(Layer::MountNamespace);
@@ -68,6 +97,9 @@ fn put_up_root(wall: &mut Wall<'_>) -> io::Result<bool> {
         return Ok(false);
     }
     root::fill(profile).map_err(broken)?;
+    if terminals {
+        root::mount_terminals().map_err(broken)?;
+    }
     let pid_namespace = wall.report.has(Layer::PidNamespace);
     wall.add(Layer::Proc, || match pid_namespace {
         true => root::mount_proc(),

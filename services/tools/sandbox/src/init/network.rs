@@ -1,4 +1,8 @@
-use std::os::fd::AsRawFd as _;
+use std::{
+    io,
+    net::{Ipv4Addr, TcpListener},
+    os::fd::AsRawFd as _,
+};
 
 use nix::{
     libc,
@@ -6,12 +10,20 @@ use nix::{
     sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket},
 };
 
+use crate::profile::PROXY_PORT;
+
 /// Enters a network that has nothing but a loopback of its own, which is switched on so that a
 /// command can talk to a server it started itself.
 pub fn enter() -> nix::Result<String> {
     unshare(CloneFlags::CLONE_NEWNET)?;
     raise_loopback()?;
     Ok("loopback only".into())
+}
+
+/// Opens the door for a proxy. Nothing of it stays here: whoever serves it is outside, and so
+/// are the connections that it makes.
+pub fn listen() -> io::Result<TcpListener> {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))
 }
 
 /// Asks the kernel over netlink to set the flag `IFF_UP` on interface 1.

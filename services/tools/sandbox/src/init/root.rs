@@ -45,6 +45,9 @@ pub const ETC: [&str; 15] = [
 pub const DEVICES: [&str; 6] =
     ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 
+/// Terminals of the sandbox's own, where one is asked for.
+pub const TERMINALS: &str = "/dev/pts";
+
 /// What the kernel tells to everybody about the machine and about others on it. Programs do
 /// without; each is covered by `/dev/null`.
 const TALES: [&str; 7] = [
@@ -107,6 +110,18 @@ pub fn fill(profile: &Profile) -> io::Result<()> {
     fs::create_dir("/proc")
 }
 
+/// Mounts an empty collection of terminals, in which no terminal of the host is. The kernel has
+/// a number of terminals for all of the machine, so this one may only have a few of them.
+pub fn mount_terminals() -> io::Result<()> {
+    let options = "newinstance,ptmxmode=0666,mode=0600,max=16";
+    fs::create_dir(TERMINALS)?;
+    // Not `nodev`: terminals are devices.
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC;
+    mount(Some("devpts"), TERMINALS, Some("devpts"), flags, Some(options))
+        .map_err(|error| io::Error::other(format!("{TERMINALS}: {error}")))?;
+    symlink("pts/ptmx", "/dev/ptmx")
+}
+
 /// Mounts a `/proc` of this pid namespace. Read-only, because files such as
 /// `/proc/sys/kernel/core_pattern` look at the user and not at capabilities.
 ///
@@ -126,8 +141,10 @@ pub fn seal(profile: &Profile) -> io::Result<()> {
     umount2(HOST, MntFlags::MNT_DETACH)?;
     fs::remove_dir(HOST)?;
     for (path, flags) in mounts.lines().filter_map(parse_mount) {
-        // A device alone on its mount has no rights that could be taken away.
-        let device = DEVICES.iter().chain(&TALES).any(|device| path == Path::new(device));
+        // A device alone on its mount has no rights that could be taken away, nor has a mount
+        // that has nothing but devices.
+        let mut devices = DEVICES.iter().chain(&TALES).chain([&TERMINALS]);
+        let device = devices.any(|device| path == Path::new(device));
         if device || path.starts_with(HOST) {
             continue;
         }

@@ -1,6 +1,7 @@
 //! An attempt, and how it is judged.
 
 use std::{
+    collections::BTreeSet,
     env,
     fs::{self, Permissions},
     os::unix::fs::{PermissionsExt as _, chown},
@@ -9,9 +10,11 @@ use std::{
 };
 
 use nix::unistd::geteuid;
-use sandbox::{Child, Exit, Layer, Limits, Profile, Program, Sandbox, create_workspace};
+use sandbox::{Child, Exit, Layer, Limits, Profile, Program, Report, Sandbox, create_workspace};
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt as _, time::timeout};
+
+use crate::table;
 
 /// Where the executable is when the tests run from a copy of themselves.
 pub const INIT: &str = "SANDBOX_INIT";
@@ -63,6 +66,11 @@ impl Host {
 
     /// Whether a program got what it wanted, which it says by ending well, and what it wrote.
     pub async fn succeeds(&self, profile: &Profile, program: &Program) -> (bool, String) {
+        let ended = self.run(profile, program).await;
+        (ended.escaped, ended.output)
+    }
+
+    async fn run(&self, profile: &Profile, program: &Program) -> Ended {
         let mut child = self.start(profile, &self.workspace, program).await;
         let mut output = Vec::new();
         let ending = async {
@@ -71,15 +79,39 @@ impl Host {
         };
         let exit = timeout(Duration::from_secs(120), ending).await.expect("the attempt ends");
         let output = String::from_utf8_lossy(&output).into_owned();
-        (exit == Exit::Code(0), format!("{exit:?} {output}"))
+        Ended {
+            escaped: exit == Exit::Code(0),
+            output: format!("{exit:?} {output}"),
+            told: child.violations.iter().map(|violation| violation.layer).collect(),
+            report: child.report,
+        }
     }
 
-    /// Judges an attempt: each of these barriers stops it alone, and nothing else does.
+    /// Judges an attempt: each of these barriers stops it alone, and nothing else does. The
+    /// kernel tells nobody.
     pub async fn stops(&self, program: &Program, barriers: &[Barrier]) {
-        let (escaped, output) = self.succeeds(&self.profile(), program).await;
-        assert!(!escaped, "not stopped at all: {output}");
+        self.stops_and_tells(program, barriers, None).await;
+    }
 
+    /// The same for an attempt that a layer is known to have stopped.
+    pub async fn stops_and_tells(
+        &self,
+        program: &Program,
+        barriers: &[Barrier],
+        teller: Option<Layer>,
+    ) {
+        table::is_in(&table::row(barriers, teller));
+        let stopped = self.run(&self.profile(), program).await;
+        assert!(!stopped.escaped, "not stopped at all: {}", stopped.output);
+
+        // The facts that go on record: what stands, and what was seen to be stopped.
         let barriers = self.available(barriers).await;
+        for layer in barriers.concat() {
+            assert!(stopped.report.has(layer), "{layer} is not said to stand");
+        }
+        let teller = teller.filter(|layer| stopped.report.has(*layer));
+        assert_eq!(stopped.told, teller.into_iter().collect(), "{}", stopped.output);
+
         for left in &barriers {
             let others: Vec<Barrier> =
                 barriers.iter().copied().filter(|barrier| barrier != left).collect();
@@ -95,11 +127,22 @@ impl Host {
 
     /// A control group is the one barrier that a machine of tier A may lack.
     async fn available(&self, barriers: &[Barrier]) -> Vec<Barrier> {
-        let nothing = Program::new("true", &[]);
-        let child = self.start(&self.profile(), &self.workspace, &nothing).await;
-        let lacks = |barrier: &Barrier| *barrier == CGROUP && !child.report.has(Layer::Cgroup);
-        barriers.iter().copied().filter(|barrier| !lacks(barrier)).collect()
+        let has_cgroup = !barriers.contains(&CGROUP) || self.has_cgroup().await;
+        barriers.iter().copied().filter(|barrier| *barrier != CGROUP || has_cgroup).collect()
     }
+
+    pub async fn has_cgroup(&self) -> bool {
+        let nothing = Program::new("true", &[]);
+        self.start(&self.profile(), &self.workspace, &nothing).await.report.has(Layer::Cgroup)
+    }
+}
+
+/// How an attempt went.
+struct Ended {
+    escaped: bool,
+    output: String,
+    told: BTreeSet<Layer>,
+    report: Report,
 }
 
 /// Layers that stand and fall together.

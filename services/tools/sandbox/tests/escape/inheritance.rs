@@ -9,9 +9,10 @@ use nix::{
 };
 use sandbox::Program;
 
-use crate::{attempt::Host, program::perl};
+use crate::{attempt::Host, program::perl, table};
 
 async fn is_not_handed_on(program: &Program) {
+    table::is_in(&table::row(&[], None));
     let host = Host::new();
     let (escaped, output) = host.succeeds(&host.profile(), program).await;
     assert!(!escaped, "handed on: {output}");

@@ -2,7 +2,7 @@
 //! make are tried against the filter itself, in its unit tests.
 
 use nix::libc;
-use sandbox::Program;
+use sandbox::{Layer, Program};
 
 use crate::{
     attempt::{Host, SECCOMP},
@@ -157,5 +157,5 @@ async fn a_call_is_made_under_its_number_of_another_architecture() {
              0x1000), $code;
          close $file; chmod 0700, 'program'; exec './program'"#
     );
-    filtered(&perl(script)).await;
+    Host::new().stops_and_tells(&perl(script), &[SECCOMP], Some(Layer::Seccomp)).await;
 }

@@ -34,6 +34,15 @@ async fn a_service_of_the_host_is_called_by_the_address_of_all_addresses() {
     Host::new().stops(&program, &[NET, LANDLOCK, SECCOMP]).await;
 }
 
+#[tokio::test]
+async fn a_service_of_the_host_is_called_over_version_6() {
+    // A machine without it has nobody to call.
+    let Ok(listener) = TcpListener::bind("[::1]:0") else { return };
+    let port = listener.local_addr().unwrap().port();
+    let program = shell(format!("echo hello > /dev/tcp/::1/{port}"));
+    Host::new().stops(&program, &[NET, LANDLOCK, SECCOMP]).await;
+}
+
 /// Landlock does not look at UDP.
 #[tokio::test]
 async fn a_datagram_is_sent_to_the_host() {

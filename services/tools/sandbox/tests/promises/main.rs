@@ -5,9 +5,11 @@
 #![allow(clippy::unwrap_used)]
 
 mod bench;
+mod door;
 mod isolation;
 mod kernel;
 mod lifetime;
 mod limits;
 mod missing;
 mod ordinary_user;
+mod streams;

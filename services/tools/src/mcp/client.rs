@@ -1,0 +1,50 @@
+//! What we are to a server.
+
+use std::sync::Arc;
+
+use rmcp::{
+    ErrorData, RoleClient, Service,
+    model::{
+        ClientCapabilities, ClientConfig, ClientResult, ErrorCode, Implementation,
+        ServerNotification, ServerRequest,
+    },
+    service::{NotificationContext, RequestContext},
+};
+use tokio::sync::Notify;
+
+/// Our side of the conversation. It refuses whatever a server asks for.
+pub struct Client {
+    pub changed: Arc<Notify>,
+}
+
+impl Service<RoleClient> for Client {
+    fn get_info(&self) -> ClientConfig {
+        let us = Implementation::new("windlass", env!("CARGO_PKG_VERSION"));
+        ClientConfig::new(ClientCapabilities::default(), us)
+    }
+
+    async fn handle_request(
+        &self,
+        request: ServerRequest,
+        _: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        match request {
+            ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
+            _ => {
+                let text = "this client does nothing but call tools";
+                Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, text, None))
+            }
+        }
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: ServerNotification,
+        _: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        if let ServerNotification::ToolListChangedNotification(_) = notification {
+            self.changed.notify_one();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! Fills an empty workspace with what somebody sends, of whom nobody knows what they want.
+//!
+//! An archive is received whole, unpacked in a private directory, and put into the place of the
+//! empty workspace by one call of the kernel.
+
+mod bundle;
+mod names;
+mod unpack;
+
+use std::{
+    fs::{self, File, Permissions},
+    io::{self, Seek as _, Write as _},
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
+
+use chassis::Tenant;
+use nix::unistd::syncfs;
+use sandbox::{Profile, Sandbox};
+use tokio::task::spawn_blocking;
+
+use super::{
+    Stage, Workspaces,
+    snapshots::{Broken, is_empty, prepare, swap},
+};
+use crate::{
+    call::WorkspaceId,
+    error::{Error, Result},
+    files::Workspace,
+};
+
+/// What an archive is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    GitBundle,
+    Tar,
+    TarGzip,
+    TarZstd,
+}
+
+/// An archive as far as it has come.
+pub struct Received {
+    stage: Stage,
+    file: File,
+    pub bytes: u64,
+}
+
+/// What git runs in.
+pub struct Git<'a> {
+    pub sandbox: &'a Sandbox,
+    pub profile: &'a Profile,
+}
+
+impl Received {
+    pub async fn append(mut self, data: Vec<u8>) -> Result<Received> {
+        let writing = spawn_blocking(move || {
+            self.file.write_all(&data)?;
+            self.bytes += data.len() as u64;
+            io::Result::Ok(self)
+        });
+        Ok(writing.await.map_err(io::Error::from)??)
+    }
+}
+
+impl Workspaces {
+    /// Gets ready to receive an archive for a workspace that is empty now.
+    pub async fn receive(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Received> {
+        // One that was created through another replica has no directory before it is used.
+        self.known(tenant, id, false).await?;
+        let entered = self.enter(tenant, id).await?;
+        let folder = self.of(tenant);
+        let opening = spawn_blocking(move || {
+            if !is_empty(&entered.path)? {
+                return Err(Error::WorkspaceNotEmpty(entered.id));
+            }
+            let stage = Stage::new(&folder)?;
+            let path = stage.path.join("archive");
+            let file = File::options().read(true).write(true).create_new(true).open(path)?;
+            Ok(Received { stage, file, bytes: 0 })
+        });
+        opening.await.map_err(io::Error::from)?
+    }
+
+    /// Fills the workspace with what was received, or leaves it empty. Says how many files and
+    /// directories it has.
+    pub async fn import(
+        &self,
+        tenant: &Tenant,
+        id: WorkspaceId,
+        format: Format,
+        received: Received,
+        git: Git<'_>,
+    ) -> Result<u64> {
+        let limits = self.known(tenant, id, false).await?.gauge.limits;
+        let Received { stage, file, .. } = received;
+        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
+        let stage = match format {
+            Format::GitBundle => bundle::clone(stage, limits, id, git).await?,
+            Format::Tar | Format::TarGzip | Format::TarZstd => {
+                self.work(id, limits, move |most, _| {
+                    let tree = stage.path.join("tree");
+                    prepare(&tree)?;
+                    let mut file = file;
+                    file.rewind()?;
+                    let done = unpack::unpack(format, file, &Workspace::at(&tree)?, most);
+                    done.map_err(|problem| problem.into_broken(id, limits))?;
+                    Ok(stage)
+                })
+                .await?
+            }
+        };
+        drop(turn);
+        let alone = self.alone(tenant, id).await?;
+        // Whatever becomes of whoever asked, nobody comes in before it is done.
+        let publishing = self.work(id, limits, move |most, stop| {
+            let tree = stage.path.join("tree");
+            let used = Workspace::at(&tree)?.measure(stop)?;
+            if used.hidden || used.bytes > most.bytes || used.files > most.files {
+                return Err(Broken::Refused(Error::WorkspaceFull { id, limits }));
+            }
+            if !is_empty(&alone.path)? {
+                return Err(Broken::Refused(Error::WorkspaceNotEmpty(id)));
+            }
+            publish(&tree, &alone.path)?;
+            alone.known.gauge.forget();
+            drop(stage);
+            Ok(used.files)
+        });
+        publishing.await
+    }
+}
+
+/// Puts a tree into the place of an empty workspace.
+fn publish(tree: &Path, path: &Path) -> Result<(), Broken> {
+    fs::set_permissions(tree, Permissions::from_mode(0o700))?;
+    syncfs(File::open(tree)?).map_err(io::Error::from)?;
+    swap(tree, path)
+}

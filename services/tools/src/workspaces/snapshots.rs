@@ -1,0 +1,241 @@
+//! Workspaces as they once were.
+//!
+//! A snapshot appears on disk all at once, under the name that its row has. Of a row that does
+//! not say `stored`, nobody knows whether it has files, and nobody needs to: whoever asks for the
+//! same snapshot again takes it if it is there, and makes it if it is not.
+
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::unix::fs::DirBuilderExt as _,
+    path::{Path, PathBuf},
+};
+
+use chassis::Tenant;
+use nix::{
+    fcntl::{AT_FDCWD, RenameFlags, renameat2},
+    unistd::syncfs,
+};
+use tokio::task::spawn_blocking;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::{Limits, Stage, Workspaces, workspace};
+use crate::{
+    call::{SnapshotId, WorkspaceId},
+    error::{Error, Result},
+    files::{CopyProblem, Most, Workspace, copy},
+    store::snapshots::{self as store, Snapshot, Which},
+};
+
+impl Workspaces {
+    /// Keeps a workspace as it is now, or finds what the same request kept. One that nobody has
+    /// used yet is made if that is wanted.
+    pub async fn snapshot(
+        &self,
+        tenant: &Tenant,
+        id: WorkspaceId,
+        request_id: &str,
+        make: bool,
+    ) -> Result<Snapshot> {
+        self.known(tenant, id, make).await?;
+        let begun = store::begin(&self.db, tenant, id, SnapshotId::new(), request_id).await?;
+        let begun = begun.ok_or(Error::WorkspaceNotFound(id))?;
+        if begun.stored {
+            return Ok(begun);
+        }
+        // Whoever is in there goes on; only those who replace all of it have to wait.
+        let entered = self.enter(tenant, id).await?;
+        let place = self.snapshots(tenant, id).join(begun.snapshot_id.to_string());
+        if !tokio::fs::try_exists(&place).await? {
+            let _turn = self.copies.acquire().await.map_err(io::Error::other)?;
+            let (inside, folder) = (entered.clone(), self.of(tenant));
+            let most = generous(entered.known.gauge.limits);
+            self.work(id, most, move |most, stop| {
+                let stage = Stage::new(&folder)?;
+                let tree = copy_of(&inside.path, &stage, most, stop)?;
+                publish(&tree, &place)
+            })
+            .await?;
+        }
+        store::stored(&self.db, tenant, id, begun.snapshot_id).await?;
+        self.drop_surplus(tenant, id).await;
+        Ok(Snapshot { stored: true, ..begun })
+    }
+
+    /// Puts a workspace back as a snapshot holds it. Returns the snapshot, and that of what was
+    /// there before.
+    ///
+    /// The copy of the snapshot gets the name of a new one, and is then exchanged with the
+    /// workspace. That is one call of the kernel, so whenever we are killed, the workspace is
+    /// as it was or as the snapshot has it.
+    pub async fn restore(
+        &self,
+        tenant: &Tenant,
+        id: WorkspaceId,
+        which: &Which,
+    ) -> Result<(SnapshotId, SnapshotId)> {
+        let missing = || Error::SnapshotNotFound { workspace_id: id, which: which.clone() };
+        let found = store::find(&self.db, tenant, id, which).await?;
+        let found = found.filter(|found| found.stored).ok_or_else(missing)?.snapshot_id;
+        // So that it is not deleted meanwhile.
+        let entered = self.enter(tenant, id).await?;
+        let from = self.snapshots(tenant, id).join(found.to_string());
+        if !tokio::fs::try_exists(&from).await? {
+            return Err(missing());
+        }
+        let replaced = SnapshotId::new();
+        let request_id = format!("replaced-{replaced}");
+        store::begin(&self.db, tenant, id, replaced, &request_id).await?;
+        let place = self.snapshots(tenant, id).join(replaced.to_string());
+        let most = generous(entered.known.gauge.limits);
+        let (folder, copied) = (self.of(tenant), place.clone());
+        let gone = missing();
+        let copying = self.work(id, most, move |most, stop| {
+            let stage = Stage::new(&folder)?;
+            let tree = copy_of(&from, &stage, most, stop)?;
+            // One that gives way to others is moved first and removed then, so the copy is whole.
+            if !from.exists() {
+                return Err(Broken::Refused(gone));
+            }
+            publish(&tree, &copied)?;
+            drop(entered);
+            Ok(())
+        });
+        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
+        copying.await?;
+        drop(turn);
+
+        let alone = match self.alone(tenant, id).await {
+            Ok(alone) => alone,
+            Err(error) => {
+                self.drop_snapshot(tenant, id, replaced).await?;
+                return Err(error);
+            }
+        };
+        // Whatever becomes of whoever asked, nobody comes in before it is done.
+        let swapping = self.work(id, most, move |_, _| {
+            swap(&place, &alone.path)?;
+            Ok(alone)
+        });
+        let alone = swapping.await?;
+        alone.known.gauge.forget();
+        store::stored(&self.db, tenant, id, replaced).await?;
+        self.drop_surplus(tenant, id).await;
+        drop(alone);
+        Ok((found, replaced))
+    }
+
+    /// Copies trees where that harms nobody. It goes on when nobody waits for it any more,
+    /// because what is begun is the quickest way to an end.
+    pub(super) async fn work<T: Send + 'static>(
+        &self,
+        id: WorkspaceId,
+        limits: Limits,
+        work: impl FnOnce(Most, &CancellationToken) -> Result<T, Broken> + Send + 'static,
+    ) -> Result<T> {
+        let most = Most { bytes: limits.bytes, files: limits.files };
+        let working = spawn_blocking(move || work(most, &CancellationToken::new()));
+        working.await.map_err(io::Error::from)?.map_err(|broken| match broken {
+            Broken::Files(error) => Error::Files(error),
+            Broken::Refused(error) => error,
+            Broken::Copy(CopyProblem::TooMuch | CopyProblem::TooDeep) => {
+                Error::WorkspaceFull { id, limits: self.limits }
+            }
+            Broken::Copy(problem) => Error::Files(io::Error::other(problem.to_string())),
+        })
+    }
+
+    /// The directory of a workspace's snapshots.
+    pub(super) fn snapshots(&self, tenant: &Tenant, id: WorkspaceId) -> PathBuf {
+        self.of(tenant).join(".snapshots").join(id.to_string())
+    }
+
+    async fn drop_snapshot(&self, tenant: &Tenant, id: WorkspaceId, old: SnapshotId) -> Result<()> {
+        let place = self.snapshots(tenant, id).join(old.to_string());
+        let folder = self.of(tenant);
+        let moving = move || Stage::new(&folder)?.take_away(&place);
+        spawn_blocking(moving).await.map_err(io::Error::from)??;
+        store::forget(&self.db, tenant, id, old).await
+    }
+
+    /// Lets the oldest snapshots give way. A failure is for the next time.
+    async fn drop_surplus(&self, tenant: &Tenant, id: WorkspaceId) {
+        let dropping = async {
+            let keep = self.most_snapshots.into();
+            for old in store::surplus(&self.db, tenant, id, keep).await? {
+                self.drop_snapshot(tenant, id, old).await?;
+            }
+            Ok::<_, Error>(())
+        };
+        if let Err(error) = dropping.await {
+            warn!(%error, workspace.id = %id, "old snapshots of {id} cannot be removed");
+        }
+    }
+}
+
+/// What goes wrong with whole trees.
+#[derive(Debug)]
+pub enum Broken {
+    Files(io::Error),
+    Copy(CopyProblem),
+    Refused(Error),
+}
+
+impl From<io::Error> for Broken {
+    fn from(error: io::Error) -> Broken {
+        Broken::Files(error)
+    }
+}
+
+/// What is there fits, and may still grow a little before somebody notices.
+fn generous(limits: Limits) -> Limits {
+    Limits { bytes: limits.bytes.saturating_mul(2), files: limits.files.saturating_mul(2) }
+}
+
+fn copy_of(
+    from: &Path,
+    stage: &Stage,
+    most: Most,
+    stop: &CancellationToken,
+) -> Result<PathBuf, Broken> {
+    let tree = stage.path.join("tree");
+    DirBuilder::new().mode(0o700).create(&tree)?;
+    let (from, to) = (Workspace::at(from)?.top()?, Workspace::at(&tree)?.top()?);
+    copy(from, to, most, stop).map_err(Broken::Copy)?;
+    Ok(tree)
+}
+
+/// Gives a tree its name, once all of it is safe on disk.
+pub fn publish(tree: &Path, place: &Path) -> Result<(), Broken> {
+    let folder = place.parent().ok_or(io::ErrorKind::InvalidInput).map_err(io::Error::from)?;
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    syncfs(fs::File::open(tree)?).map_err(io::Error::from)?;
+    match renameat2(AT_FDCWD, tree, AT_FDCWD, place, RenameFlags::RENAME_NOREPLACE) {
+        // Somebody made the same at the same time.
+        Ok(()) | Err(nix::Error::EEXIST) => (),
+        Err(errno) => return Err(io::Error::from(errno).into()),
+    }
+    Ok(fs::File::open(folder)?.sync_all()?)
+}
+
+/// Puts each in the place of the other.
+pub fn swap(one: &Path, other: &Path) -> Result<(), Broken> {
+    renameat2(AT_FDCWD, one, AT_FDCWD, other, RenameFlags::RENAME_EXCHANGE)
+        .map_err(io::Error::from)?;
+    for path in [one, other] {
+        let folder = path.parent().ok_or(io::ErrorKind::InvalidInput).map_err(io::Error::from)?;
+        fs::File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}
+
+/// Whether there is nothing in a workspace.
+pub fn is_empty(path: &Path) -> io::Result<bool> {
+    Ok(fs::read_dir(path)?.next().is_none())
+}
+
+/// A directory as workspaces are, for something that will become one.
+pub fn prepare(path: &Path) -> io::Result<()> {
+    workspace::create(path)
+}
