@@ -1,37 +1,44 @@
 //! How the world reaches models. All the gRPC.
 
 mod decode;
+mod limits;
+mod usage;
 
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use proto::models::v1::{
     self as pb,
-    limit_service_server::{LimitService, LimitServiceServer},
+    limit_service_server::LimitServiceServer,
     model_service_server::{ModelService, ModelServiceServer},
-    usage_service_server::{UsageService, UsageServiceServer},
+    usage_service_server::UsageServiceServer,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Request, Response, Status, codec::CompressionEncoding, codegen::BoxStream, service::Routes,
 };
 
+use self::{limits::Limits, usage::Usages};
 use crate::{
+    admission::Admission,
     catalogue::{Catalogue, Model},
     error::{Error, Result},
     facts::{self, Correlation},
     generate::generate,
     provider::Providers,
-    usage,
+    usage::prompt_tokens,
 };
 
 pub fn routes(
     chassis: &chassis::Args,
     catalogue: Arc<Catalogue>,
     providers: Providers,
+    admission: Admission,
     stop: CancellationToken,
 ) -> Routes {
-    let api = Api { catalogue, providers, stop };
+    let limits = Limits { admission: admission.clone() };
+    let usages = Usages { db: admission.db().clone() };
+    let api = Api { catalogue, providers, admission, stop };
     // The contract promises room for a prompt, whatever else the limit is. Answers are
     // streams of a few bytes at a time, which compressing would make larger.
     let models = ModelServiceServer::new(api)
@@ -39,21 +46,16 @@ pub fn routes(
         .max_encoding_message_size(chassis.server.max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip);
     Routes::new(models)
-        .add_service(chassis::service!(LimitServiceServer::new(Later), chassis))
-        .add_service(chassis::service!(UsageServiceServer::new(Later), chassis))
+        .add_service(chassis::service!(LimitServiceServer::new(limits), chassis))
+        .add_service(chassis::service!(UsageServiceServer::new(usages), chassis))
 }
 
 struct Api {
     catalogue: Arc<Catalogue>,
     providers: Providers,
+    admission: Admission,
     stop: CancellationToken,
 }
-
-/// In the contract and not in this version: every call says so.
-struct Later;
-
-impl LimitService for Later {}
-impl UsageService for Later {}
 
 #[tonic::async_trait]
 impl ModelService for Api {
@@ -61,12 +63,14 @@ impl ModelService for Api {
         &self,
         request: Request<pb::GenerateRequest>,
     ) -> Result<Response<BoxStream<pb::GenerateResponse>>, Status> {
-        let generation = decode::generation(request.into_inner())?;
+        let caller = chassis::caller(&request)?;
+        let generation = decode::generation(request.into_inner(), caller)?;
         if let Some(name) = &generation.task.model {
             self.find(name)?;
         }
         let (catalogue, providers) = (self.catalogue.clone(), self.providers.clone());
-        let answer = generate(catalogue, providers, generation, self.stop.clone());
+        let admission = self.admission.clone();
+        let answer = generate(catalogue, providers, admission, generation, self.stop.clone());
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         Ok(Response::new(Box::pin(answer.map_err(Into::into))))
     }
@@ -79,7 +83,7 @@ impl ModelService for Api {
         let model = self.find(&request.model)?;
         let prompt = decode::prompt(request.prompt)?;
         Ok(Response::new(pb::CountTokensResponse {
-            tokens: usage::prompt_tokens(&prompt),
+            tokens: prompt_tokens(&prompt),
             usable_tokens: model.context_tokens - model.output_tokens,
             basis: "estimated".to_owned(),
         }))

@@ -3,6 +3,7 @@
 use proto::event::v1::{self as pb, Event, event::Payload};
 
 use crate::{
+    admission::Remaining,
     catalogue::{Capability, Model},
     provider::Failure,
     routing::{Candidate, Candidates, Exclusion, Task},
@@ -81,24 +82,36 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
     payloads
 }
 
-/// What the request costs if the answer is as long as it may be.
-pub fn cost_estimated(model: &Model, input: i32, max_output_tokens: i32) -> Payload {
+/// What the request costs if the answer is as long as it may be, and what is then left to pay with.
+pub fn cost_estimated(
+    model: &Model,
+    input: i32,
+    max_output_tokens: i32,
+    budget: Option<Remaining>,
+) -> Payload {
     let worst = Usage { input, output: max_output_tokens, ..Usage::default() };
     Payload::CostEstimated(pb::CostEstimated {
         worst_case_micros: model.price.cost_micros(&worst),
         currency: model.price.currency.clone(),
-        ..pb::CostEstimated::default()
+        budget_id: budget.map(|budget| budget.budget_id.to_string()).unwrap_or_default(),
+        remaining_micros: budget.map(|budget| budget.micros).unwrap_or_default(),
     })
 }
 
 /// What it did cost. `counted` says whether the provider counted or we estimate.
-pub fn cost_recorded(model: &Model, usage: Usage, counted: bool) -> Payload {
+pub fn cost_recorded(
+    model: &Model,
+    usage: Usage,
+    counted: bool,
+    budget: Option<Remaining>,
+) -> Payload {
     Payload::CostRecorded(pb::CostRecorded {
         usage: Some(usage.into()),
         cost_micros: model.price.cost_micros(&usage),
         currency: model.price.currency.clone(),
         basis: if counted { "exact" } else { "estimated" }.to_owned(),
-        ..pb::CostRecorded::default()
+        budget_id: budget.map(|budget| budget.budget_id.to_string()).unwrap_or_default(),
+        remaining_micros: budget.map(|budget| budget.micros).unwrap_or_default(),
     })
 }
 

@@ -13,19 +13,21 @@ use proto::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    admission::{Account, Admission, Wanted},
     catalogue::{Catalogue, Model},
     error::{Error, Result},
     facts::{self, Correlation, ModelRequestId},
     prompt::Prompt,
     provider::{Chunk, Delta, Failure, FinishReason, Providers, Request},
     routing::{Candidates, Task},
-    usage::{Meter, Usage},
+    usage::Usage,
 };
 
 /// What the caller wants, checked.
 #[derive(Debug)]
 pub struct Generation {
     pub correlation: Correlation,
+    pub account: Account,
     pub task: Task,
     pub prompt: Prompt,
     /// `None`: as much as the model can say.
@@ -41,13 +43,16 @@ pub struct Generation {
 pub fn generate(
     catalogue: Arc<Catalogue>,
     providers: Providers,
+    admission: Admission,
     generation: Generation,
     stop: CancellationToken,
 ) -> impl Stream<Item = Result<Item>> + Send {
     try_stream! {
-        let Generation { correlation, task, prompt, max_output_tokens, temperature, attempt } =
-            generation;
-        let id = ModelRequestId::new().to_string();
+        let Generation {
+            correlation, account, task, prompt, max_output_tokens, temperature, attempt,
+        } = generation;
+        let request_id = ModelRequestId::new();
+        let id = request_id.to_string();
         let fact = |payload: Payload| -> Item { Item::Fact(correlation.fact(&id, payload).into()) };
 
         let found = task.candidates(&catalogue);
@@ -57,33 +62,59 @@ pub fn generate(
         let model = chosen(&task, &found)?;
         let max_output_tokens =
             max_output_tokens.unwrap_or(i32::MAX).min(model.output_tokens);
-        yield fact(facts::cost_estimated(model, task.tokens, max_output_tokens));
+        let wanted = Wanted {
+            id: request_id,
+            account,
+            correlation: correlation.clone(),
+            provider: model.provider.clone(),
+            model: model.model.clone(),
+            price: model.price.clone(),
+            input: task.tokens,
+            output: max_output_tokens,
+        };
+        let admitted = stop.run_until_cancelled(admission.admit(&wanted)).await;
+        let mut reservation = match admitted.ok_or(Error::Stopping)? {
+            Ok(reservation) => reservation,
+            Err(refused) => {
+                yield fact(facts::cost_estimated(model, task.tokens, max_output_tokens, None));
+                for payload in refused.facts {
+                    yield fact(payload);
+                }
+                Err(refused.error)?
+            }
+        };
+        let budget = reservation.remaining();
+        yield fact(facts::cost_estimated(model, task.tokens, max_output_tokens, budget));
+        for payload in reservation.facts() {
+            yield fact(payload);
+        }
 
         let span = span::chat(model, &correlation, max_output_tokens, temperature);
         let profile = task.profile.clone();
         let request = Request { prompt: Arc::new(prompt), profile, max_output_tokens, attempt };
         let provider = providers.get(&model.provider).ok_or_else(|| Error::ModelNotFound(model.name()))?;
         let mut chunks = provider.generate(request);
-        let mut meter = Meter::default();
         let mut begun = false;
         loop {
             let next = poll_fn(|context| span.in_scope(|| chunks.poll_next_unpin(context)));
+            let next = reservation.within(next);
             let next = match begun {
-                true => next.await,
-                false => stop.run_until_cancelled(next).await.ok_or(Error::Stopping)?,
+                true => next.await?,
+                false => stop.run_until_cancelled(next).await.ok_or(Error::Stopping)??,
             };
             match next.unwrap_or(Err(Failure::Cut)) {
                 Ok(Chunk::Finished { finish_reason, usage }) => {
                     let counted = usage.is_some();
-                    let usage = usage.unwrap_or_else(|| meter.usage(task.tokens));
+                    let usage = usage.unwrap_or_else(|| reservation.usage());
                     span::finished(&span, model, finish_reason, &usage);
-                    yield fact(facts::cost_recorded(model, usage, counted));
+                    let budget = reservation.settle(usage, counted).await;
+                    yield fact(facts::cost_recorded(model, usage, counted, budget));
                     yield finished(model, &id, finish_reason, usage);
                     return;
                 }
                 Ok(Chunk::Delta(delta)) => {
                     begun = true;
-                    meter.count(&delta);
+                    reservation.count(&delta);
                     yield delta.into();
                 }
                 Err(failure) => {
@@ -91,8 +122,10 @@ pub fn generate(
                     if let Some(payload) = facts::failed(&failure) {
                         yield fact(payload);
                     }
+                    let usage = reservation.usage();
+                    let budget = reservation.fail(failure.kind()).await;
                     if begun {
-                        yield fact(facts::cost_recorded(model, meter.usage(task.tokens), false));
+                        yield fact(facts::cost_recorded(model, usage, false, budget));
                     }
                     Err(Error::of(failure, model, task.tokens, !begun))?;
                 }

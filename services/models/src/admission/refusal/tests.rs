@@ -1,0 +1,31 @@
+use expect_test::expect;
+
+use super::*;
+use crate::limit::Measure;
+
+fn check(window: Window, counter: &str, need: i64, limit: i64) -> Check {
+    let counter = counter.to_owned();
+    Check { window, counter, measure: Measure::Calls, need, limit, queue_ms: 0, wait_ms: 0 }
+}
+
+#[test]
+fn what_lasts_longest_is_the_reason_and_all_of_it_is_on_record() {
+    let now = Moment::of("2026-11-17T19:00:00Z".parse().unwrap());
+    let checks = [
+        check(Window::Minute, "requests_per_minute:subject:ada", 1, 10),
+        check(Window::Live, "concurrent_streams:tenant:", 1, 3),
+        check(Window::Day, "tokens_per_day:model:a/b", 500, 1_000),
+        check(Window::Month, "cost_micros_per_month:tenant:", 20, 100),
+        check(Window::Budget, "bud_1", 20, 100),
+    ];
+    let mut lines = String::new();
+    for those in [vec![0, 1], vec![1], vec![0, 2], vec![3, 2], vec![0, 3, 4]] {
+        let blocked = those.iter().map(|check| Blocked { check: *check, used: 90, retry_ms: if *check == 0 { 1_500 } else { 0 } });
+        let refused = Refused::by(&checks, &blocked.collect::<Vec<_>>(), &now);
+        lines += &format!("{}\n", refused.error);
+        for fact in refused.facts {
+            lines += &format!("  {} {}\n", fact.name(), fact.to_json().unwrap());
+        }
+    }
+    expect![[r#""#]].assert_eq(&lines);
+}
