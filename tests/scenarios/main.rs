@@ -44,3 +44,5 @@ mod model_switch;
 mod rewind_past_compaction;
 mod system_prompt;
 mod usage;
+mod quota_or_rate_limit;
+mod ledger;

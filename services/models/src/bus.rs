@@ -358,4 +358,4 @@ fn served(replica: ReplicaId) -> String {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, admission::Admission, api, bus::Bus, catalogue::Catalogue, config::Config,
-    provider::Providers,
+    provider::{Providers, scripted},
 };
 
 /// Serves on `listener` until `stop`. Tests start the service this way too.
@@ -41,6 +41,7 @@ pub async fn serve(
     let served = Server::new("models", &config.chassis, &db, auth)
         .redis(&redis)
         .detail("limits", move || books.health())
+        .detail("scripted", scripted::seen)
         .serve(listener, routes, stop)
         .await;
     admission.close().await;

@@ -1,1 +1,2 @@
-
+mod ledger;
+mod plans;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
 mod faults;
+mod limits;
 mod world;
 
 use expect_test::expect;
