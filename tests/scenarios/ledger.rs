@@ -53,8 +53,7 @@ async fn what_a_dead_process_had_reserved_is_charged_and_freed() {
 
     // The row says that nobody knows how far it came, and that it is paid for.
     let worst = worst_case(&seen).unwrap();
-    let request =
-        ListModelRequestsRequest { turn_id: turn.turn_id.clone(), ..Default::default() };
+    let request = ListModelRequestsRequest { turn_id: turn.turn_id.clone(), ..Default::default() };
     let closed = async {
         loop {
             let rows = client.usage().list_model_requests(request.clone()).await;

@@ -2,7 +2,9 @@ use std::collections::BTreeSet;
 
 use proto::{
     event::v1::{Event, Payload},
-    models::v1::{Limit, ListLimitsRequest, ListModelRequestsRequest, PutBudgetRequest, PutLimitRequest},
+    models::v1::{
+        Limit, ListLimitsRequest, ListModelRequestsRequest, PutBudgetRequest, PutLimitRequest,
+    },
     session::v1::{session::Status, subscribe_request::From},
 };
 use tests::{Client, Session, World, request_id, text_of};
@@ -150,8 +152,16 @@ async fn rows_join(client: &Client, events: &[Event], count: usize) {
     };
     let mut rows = Vec::new();
     let all = async {
-        while rows.len() != count || rows.iter().any(|row: &proto::models::v1::ModelRequest| row.status == "running") {
-            rows = client.usage().list_model_requests(request.clone()).await.unwrap().into_inner().model_requests;
+        while rows.len() != count
+            || rows.iter().any(|row: &proto::models::v1::ModelRequest| row.status == "running")
+        {
+            rows = client
+                .usage()
+                .list_model_requests(request.clone())
+                .await
+                .unwrap()
+                .into_inner()
+                .model_requests;
         }
     };
     soon("the log has every request of the turn", all).await;

@@ -46,8 +46,8 @@ use crate::{
 
 pub use refusal::Refused;
 pub use reservation::{Remaining, Reservation};
-pub use share::Without;
 use share::Share;
+pub use share::Without;
 
 /// How soon somebody in line asks again.
 const POLL: Duration = Duration::from_millis(50);
@@ -183,7 +183,10 @@ impl Admission {
     pub async fn admit(&self, wanted: &Wanted) -> Result<Reservation, Refused> {
         let inner = &self.0;
         if !inner.ledger.has_room() {
-            return Err(Refused::with(Error::Unavailable { dependency: "postgres", retry_after: RETRY }));
+            return Err(Refused::with(Error::Unavailable {
+                dependency: "postgres",
+                retry_after: RETRY,
+            }));
         }
         let asked = Instant::now();
         let mut up_to_date = false;
@@ -207,13 +210,17 @@ impl Admission {
                 None => None,
             };
             let row = wanted.row(&now, replica, budget.map(|(id, _)| id));
-            let mut checks = governance.map(|rules| rules.checks(&row.subject(), row.worst(), budget)).unwrap_or_default();
+            let mut checks = governance
+                .map(|rules| rules.checks(&row.subject(), row.worst(), budget))
+                .unwrap_or_default();
             shorten(&mut checks, asked);
 
             let asking = inner.asking.read().await;
             let guard = self.guard(wanted);
             let answer = match inner.bus.is_up() {
-                true => inner.bus.admit(&wanted.account.tenant, epoch, &now, &checks, &row).await.ok(),
+                true => {
+                    inner.bus.admit(&wanted.account.tenant, epoch, &now, &checks, &row).await.ok()
+                }
                 false => None,
             };
             match answer {
@@ -251,7 +258,9 @@ impl Admission {
         let here = self.0.here();
         match here.heard.elapsed() < self.0.lease {
             true => Ok((here.replica, here.given_up.clone())),
-            false => Err(Refused::with(Error::Unavailable { dependency: "redis", retry_after: RETRY })),
+            false => {
+                Err(Refused::with(Error::Unavailable { dependency: "redis", retry_after: RETRY }))
+            }
         }
     }
 
@@ -309,7 +318,8 @@ impl Inner {
 
 impl Wanted {
     fn row(&self, now: &Moment, replica_id: ReplicaId, budget_id: Option<BudgetId>) -> Row {
-        let Wanted { id, account, correlation, provider, model, price, input, output } = self.clone();
+        let Wanted { id, account, correlation, provider, model, price, input, output } =
+            self.clone();
         let worst = Usage { input, output, ..Usage::default() };
         Row {
             id,

@@ -19,7 +19,9 @@ use std::{
 };
 
 use chassis::{Redis, Tenant};
-use redis::{AsyncCommands as _, ErrorKind, RedisError, RedisResult, Script, Value, from_redis_value};
+use redis::{
+    AsyncCommands as _, ErrorKind, RedisError, RedisResult, Script, Value, from_redis_value,
+};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value as Json, json};
 
@@ -64,7 +66,10 @@ pub enum Answer {
     Wait(Vec<Blocked>),
     Refused(Vec<Blocked>),
     /// Other rules hold than the caller decided by.
-    Stale { epoch: String, rules: Rules },
+    Stale {
+        epoch: String,
+        rules: Rules,
+    },
     /// The counters are unknown.
     Lost,
 }
@@ -214,8 +219,10 @@ impl Bus {
     /// Everything that is reserved, by whomever.
     pub async fn held(&self, tenant: &Tenant) -> RedisResult<Vec<(ModelRequestId, Held)>> {
         let connection = &mut self.redis.connection();
-        let all: BTreeMap<String, String> = self.note(connection.hgetall(key(tenant, "held")).await)?;
-        let entries = all.into_iter().filter_map(|(id, text)| Some((id.parse().ok()?, Held::read(&text)?)));
+        let all: BTreeMap<String, String> =
+            self.note(connection.hgetall(key(tenant, "held")).await)?;
+        let entries =
+            all.into_iter().filter_map(|(id, text)| Some((id.parse().ok()?, Held::read(&text)?)));
         Ok(entries.collect())
     }
 
@@ -227,7 +234,9 @@ impl Bus {
         lease: Duration,
     ) -> RedisResult<()> {
         let mut pipeline = redis::pipe();
-        pipeline.pset_ex(format!("windlass:models:alive:{replica}"), "", lease.as_millis() as u64).ignore();
+        pipeline
+            .pset_ex(format!("windlass:models:alive:{replica}"), "", lease.as_millis() as u64)
+            .ignore();
         if !tenants.is_empty() {
             let names: Vec<_> = tenants.iter().map(Tenant::as_str).collect();
             let served = served(replica);
@@ -242,7 +251,8 @@ impl Bus {
 
     /// Whose calls a process served.
     pub async fn served(&self, replica: ReplicaId) -> RedisResult<Vec<Tenant>> {
-        let names: Vec<String> = self.note(self.redis.connection().smembers(served(replica)).await)?;
+        let names: Vec<String> =
+            self.note(self.redis.connection().smembers(served(replica)).await)?;
         Ok(names.into_iter().filter_map(|name| name.try_into().ok()).collect())
     }
 
@@ -295,7 +305,9 @@ fn contents(now: &Moment, counters: &Counters, held: &[(Row, Vec<Check>)]) -> Ve
         (format!("month:{}", now.month), &counters.month),
     ];
     for (home, window) in windows {
-        entries.extend(window.iter().map(|(counter, used)| [json!(home), json!(counter), text(*used)]));
+        entries.extend(
+            window.iter().map(|(counter, used)| [json!(home), json!(counter), text(*used)]),
+        );
     }
     for (counter, seconds) in &counters.minute {
         let home = format!("minute:{counter}");
@@ -332,12 +344,15 @@ fn blocked(list: Vec<(usize, i64, i64, i64)>) -> Vec<Blocked> {
 }
 
 fn next<T: redis::FromRedisValue>(answer: &mut impl Iterator<Item = Value>) -> RedisResult<T> {
-    let value = answer.next().ok_or((ErrorKind::UnexpectedReturnType, "the script said too little"))?;
+    let value =
+        answer.next().ok_or((ErrorKind::UnexpectedReturnType, "the script said too little"))?;
     Ok(from_redis_value(value)?)
 }
 
 fn parse<T: DeserializeOwned>(text: &str) -> RedisResult<T> {
-    let problem = |_| RedisError::from((ErrorKind::UnexpectedReturnType, "Redis holds what we did not write"));
+    let problem = |_| {
+        RedisError::from((ErrorKind::UnexpectedReturnType, "Redis holds what we did not write"))
+    };
     serde_json::from_str(text).map_err(problem)
 }
 

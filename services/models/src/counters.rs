@@ -113,11 +113,14 @@ impl Counters {
             Window::Day => self.day.get(counter).copied().unwrap_or_default(),
             Window::Month => self.month.get(counter).copied().unwrap_or_default(),
             Window::Budget => {
-                let Balance { spent, held } = self.budgets.get(counter).copied().unwrap_or_default();
+                let Balance { spent, held } =
+                    self.budgets.get(counter).copied().unwrap_or_default();
                 spent + held
             }
             Window::Minute => match self.minute.get(counter) {
-                Some(seconds) => seconds.range(second - MINUTE + 1..).map(|(_, amount)| amount).sum(),
+                Some(seconds) => {
+                    seconds.range(second - MINUTE + 1..).map(|(_, amount)| amount).sum()
+                }
                 None => 0,
             },
         }
@@ -126,8 +129,11 @@ impl Counters {
     /// Milliseconds until enough of the minute has passed.
     fn room_in(&self, check: &Check, used: i64, second: i64) -> i64 {
         let mut left = used;
-        for (then, amount) in
-            self.minute.get(&check.counter).into_iter().flat_map(|seconds| seconds.range(second - MINUTE + 1..))
+        for (then, amount) in self
+            .minute
+            .get(&check.counter)
+            .into_iter()
+            .flat_map(|seconds| seconds.range(second - MINUTE + 1..))
         {
             left -= amount;
             if left + check.need <= check.limit {

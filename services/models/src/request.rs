@@ -135,8 +135,11 @@ impl Row {
 
 impl Past {
     pub fn sums(&self) -> impl Iterator<Item = (Window, &Sum)> {
-        let windows =
-            [(Window::Minute, &self.minute), (Window::Day, &self.day), (Window::Month, &self.month)];
+        let windows = [
+            (Window::Minute, &self.minute),
+            (Window::Day, &self.day),
+            (Window::Month, &self.month),
+        ];
         windows.into_iter().flat_map(|(window, sums)| sums.iter().map(move |sum| (window, sum)))
     }
 }

@@ -6,7 +6,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    MIGRATIONS, admission::Admission, api, bus::Bus, catalogue::Catalogue, config::Config,
+    MIGRATIONS,
+    admission::Admission,
+    api,
+    bus::Bus,
+    catalogue::Catalogue,
+    config::Config,
     provider::{Providers, scripted},
 };
 

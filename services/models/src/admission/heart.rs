@@ -144,7 +144,8 @@ impl Admission {
         self.0.counts.abandoned.fetch_add(names.len() as u64, Relaxed);
         names.extend(replicas::governed(&self.0.db).await?);
         let served = self.0.bus.served(replica).await?;
-        let mut tenants: Vec<_> = names.into_iter().filter_map(|name| name.try_into().ok()).collect();
+        let mut tenants: Vec<_> =
+            names.into_iter().filter_map(|name| name.try_into().ok()).collect();
         tenants.extend(served);
         tenants.sort();
         tenants.dedup();
@@ -239,7 +240,11 @@ pub fn observe(admission: &Admission) {
     for (name, description, key) in [
         ("models.calls.in_use", "Calls that hold a reservation", "in_use"),
         ("models.calls.admitted", "Calls that were admitted since the start", "admitted"),
-        ("models.calls.blocked", "Calls that a limit or a budget refused since the start", "blocked"),
+        (
+            "models.calls.blocked",
+            "Calls that a limit or a budget refused since the start",
+            "blocked",
+        ),
         ("models.counters.rebuilt", "How often a tenant's counters were counted anew", "rebuilt"),
         ("models.ledger.waiting", "Rows that wait to be written", "ledger_waiting"),
     ] {

@@ -30,7 +30,10 @@ impl Admission {
     pub(super) async fn rebuilt(&self, tenant: &Tenant) -> Result<()> {
         let rebuild = {
             let mut rebuilding = lock(&self.0.rebuilding);
-            rebuilding.entry(tenant.clone()).or_insert_with(|| self.clone().start_rebuild(tenant.clone())).clone()
+            rebuilding
+                .entry(tenant.clone())
+                .or_insert_with(|| self.clone().start_rebuild(tenant.clone()))
+                .clone()
         };
         let late = |_| Error::Unavailable { dependency: "redis", retry_after: RETRY };
         timeout(PATIENCE, rebuild).await.map_err(late)
@@ -69,13 +72,24 @@ impl Admission {
                 continue;
             }
             let counters = Counters::of(&governance, &past, &at);
-            let held: Vec<_> = past.running.into_iter().map(|row| {
-                let checks = row.checks(&governance);
-                (row, checks)
-            }).collect();
-            if self.0.bus.rebuild(tenant, &token, &at, &rules, &counters, &held).await? == Turn::Yours {
+            let held: Vec<_> = past
+                .running
+                .into_iter()
+                .map(|row| {
+                    let checks = row.checks(&governance);
+                    (row, checks)
+                })
+                .collect();
+            if self.0.bus.rebuild(tenant, &token, &at, &rules, &counters, &held).await?
+                == Turn::Yours
+            {
                 self.0.counts.rebuilt.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                info!(tenant.id = tenant.as_str(), live = held.len(), "counted {} anew", tenant.as_str());
+                info!(
+                    tenant.id = tenant.as_str(),
+                    live = held.len(),
+                    "counted {} anew",
+                    tenant.as_str()
+                );
                 return Ok(());
             }
             complete = false;

@@ -71,11 +71,25 @@ fn error(check: &Check, blocked: Blocked, now: &Moment) -> Error {
         }
         Window::Day => {
             let resets_at = now.day_ends();
-            Error::QuotaBlocked { quota: limit, scope, value, used: blocked.used, needed, resets_at }
+            Error::QuotaBlocked {
+                quota: limit,
+                scope,
+                value,
+                used: blocked.used,
+                needed,
+                resets_at,
+            }
         }
         Window::Month => {
             let resets_at = now.month_ends();
-            Error::QuotaBlocked { quota: limit, scope, value, used: blocked.used, needed, resets_at }
+            Error::QuotaBlocked {
+                quota: limit,
+                scope,
+                value,
+                used: blocked.used,
+                needed,
+                resets_at,
+            }
         }
         Window::Budget => {
             let remaining_micros = (value - blocked.used).max(0);

@@ -83,9 +83,15 @@ impl Reservation {
         self.end(Status::Failed, kind, usage, Basis::Estimated).await
     }
 
-    pub(super) fn warn(mut self, low: &[(usize, i64)], checks: &[Check], now: &Moment) -> Reservation {
+    pub(super) fn warn(
+        mut self,
+        low: &[(usize, i64)],
+        checks: &[Check],
+        now: &Moment,
+    ) -> Reservation {
         let low = low.iter().filter_map(|(index, used)| Some((checks.get(*index)?, *used)));
-        self.facts = low.map(|(check, used)| Payload::QuotaLow(refusal::quota(check, used, now))).collect();
+        self.facts =
+            low.map(|(check, used)| Payload::QuotaLow(refusal::quota(check, used, now))).collect();
         self
     }
 
@@ -94,14 +100,26 @@ impl Reservation {
         self
     }
 
-    async fn end(&mut self, status: Status, kind: &str, usage: Usage, basis: Basis) -> Option<Remaining> {
+    async fn end(
+        &mut self,
+        status: Status,
+        kind: &str,
+        usage: Usage,
+        basis: Basis,
+    ) -> Option<Remaining> {
         let id = self.close(status, kind, usage, basis)?;
         let micros = self.admission.release(&self.tenant, id).await?;
         self.budget.map(|budget| Remaining { micros, ..budget })
     }
 
     /// Tells the ledger; from here on the end is known, whoever tells Redis.
-    fn close(&mut self, status: Status, kind: &str, usage: Usage, basis: Basis) -> Option<ModelRequestId> {
+    fn close(
+        &mut self,
+        status: Status,
+        kind: &str,
+        usage: Usage,
+        basis: Basis,
+    ) -> Option<ModelRequestId> {
         let mut row = self.row.take()?;
         row.status = status;
         row.error_kind = kind.to_owned();

@@ -6,7 +6,11 @@ use chassis::Tenant;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{Admission, RETRY, Wanted, lock, refusal::Refused, reservation::{Guard, Reservation}};
+use super::{
+    Admission, RETRY, Wanted, lock,
+    refusal::Refused,
+    reservation::{Guard, Reservation},
+};
 use crate::{
     counters::Counters,
     error::Error,
@@ -63,11 +67,17 @@ impl Admission {
             return Ok(guard.admitted(row, given_up, &checks, None));
         }
         if self.0.without == Without::Closed {
-            return Err(Refused::with(Error::Unavailable { dependency: "redis", retry_after: RETRY }));
+            return Err(Refused::with(Error::Unavailable {
+                dependency: "redis",
+                retry_after: RETRY,
+            }));
         }
         let mut shares = lock(&self.0.shares);
         let Some(share) = shares.get_mut(tenant) else {
-            return Err(Refused::with(Error::Unavailable { dependency: "redis", retry_after: RETRY }));
+            return Err(Refused::with(Error::Unavailable {
+                dependency: "redis",
+                retry_after: RETRY,
+            }));
         };
         let checks = share.cut(&checks, now.second());
         match share.now.admit(&checks, now.second()) {

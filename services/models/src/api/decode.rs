@@ -256,8 +256,12 @@ pub fn limit(limit: Option<pb::Limit>, tenant: &Tenant) -> Result<Limit> {
     let name = limit.limit.parse().or_else(|problem| invalid("limit.limit", problem))?;
     let scope = limit.scope.parse().or_else(|problem| invalid("limit.scope", problem))?;
     let key = match limit.key {
-        key if scope == Scope::Tenant && (key.is_empty() || key == tenant.as_str()) => String::new(),
-        _ if scope == Scope::Tenant => return invalid("limit.key", "must be empty: a tenant limits itself"),
+        key if scope == Scope::Tenant && (key.is_empty() || key == tenant.as_str()) => {
+            String::new()
+        }
+        _ if scope == Scope::Tenant => {
+            return invalid("limit.key", "must be empty: a tenant limits itself");
+        }
         key if key.chars().count() > MAX_KEY || key.chars().any(char::is_control) => {
             return invalid("limit.key", "must be at most 256 printable characters");
         }

@@ -34,7 +34,8 @@ impl LimitService for Limits {
         if limit.terms.value == 0 {
             rules::remove(db, &tenant, &limit).await?;
         } else if !rules::put(db, &tenant, &limit).await? {
-            let problem = format!("there are {} limits, which is as many as there may be", rules::MAX_LIMITS);
+            let problem =
+                format!("there are {} limits, which is as many as there may be", rules::MAX_LIMITS);
             return Err(Error::Invalid { field: "limit".to_owned(), problem }.into());
         }
         self.admission.rules_changed(&tenant).await?;
@@ -87,7 +88,8 @@ impl LimitService for Limits {
                 let request_id = decode::required("request_id", request.request_id)?;
                 let made = budgets::create(db, &tenant, &request_id, &name, amount).await?;
                 let Some((id, made)) = made else {
-                    let problem = format!("there is a budget {name}, change that one by its budget_id");
+                    let problem =
+                        format!("there is a budget {name}, change that one by its budget_id");
                     return Err(Error::Invalid { field: "name".to_owned(), problem }.into());
                 };
                 let budget = self.budget(&tenant, id).await?;

@@ -42,7 +42,8 @@ impl UsageService for Usages {
         let more = sums.len() > size;
         sums.truncate(size);
         let last = sums.last().filter(|_| more);
-        let next_page_token = last.map(|last| decode::to_page_token(&last.group)).unwrap_or_default();
+        let next_page_token =
+            last.map(|last| decode::to_page_token(&last.group)).unwrap_or_default();
         let rows = sums.into_iter().map(|sum| shown(sum, question.by)).collect();
         Ok(Response::new(pb::QueryUsageResponse { rows, next_page_token }))
     }

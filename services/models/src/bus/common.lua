@@ -29,6 +29,11 @@ local function minute(key)
         return 0, second
     end
     local oldest = second - MINUTE + 1
+    -- Nobody has written for so long that it should have expired.
+    if from < oldest - 2 * MINUTE then
+        redis.call('del', key)
+        return 0, second
+    end
     if from < oldest then
         for gone = from, oldest - 1 do
             local amount = redis.call('hget', key, int(gone))

@@ -28,8 +28,13 @@ impl Rig {
         let redis = Redis::new(&chassis::redis::Args { redis_url: url.into() }).unwrap();
         let tenant: Tenant = ReplicaId::new().to_string().try_into().unwrap();
         let now = Moment::of(jiff::Timestamp::now());
-        let mut rig =
-            Rig { bus: Bus::new(redis), tenant, replica: ReplicaId::new(), now, epoch: String::new() };
+        let mut rig = Rig {
+            bus: Bus::new(redis),
+            tenant,
+            replica: ReplicaId::new(),
+            now,
+            epoch: String::new(),
+        };
         rig.open(&Counters::default(), &[]).await;
         rig
     }
@@ -142,7 +147,9 @@ async fn scripts_and_memory_agree() {
                 let admitted = matches!(answer, Answer::Admitted { .. });
                 assert_eq!(admitted, blocked.is_empty(), "{answer:?} {blocked:?}");
                 if let Answer::Refused(found) = answer {
-                    let which = |list: &[Blocked]| -> Vec<_> { list.iter().map(|one| (one.check, one.used)).collect() };
+                    let which = |list: &[Blocked]| -> Vec<_> {
+                        list.iter().map(|one| (one.check, one.used)).collect()
+                    };
                     assert_eq!(which(&found), which(&blocked));
                 } else {
                     open.push((id, checks, need));
@@ -182,7 +189,11 @@ async fn what_is_counted_anew_counts_like_what_was() {
     let second = rig.now.second();
     let counters = Counters {
         live: [("Live-Calls".to_owned(), 2)].into(),
-        minute: [("Minute-Calls".to_owned(), [(second - MINUTE - 5, 7), (second - 3, 4), (second, 1)].into())].into(),
+        minute: [(
+            "Minute-Calls".to_owned(),
+            [(second - MINUTE - 5, 7), (second - 3, 4), (second, 1)].into(),
+        )]
+        .into(),
         day: [("Day-Tokens".to_owned(), 50)].into(),
         month: [("Month-Micros".to_owned(), 1 << 51)].into(),
         budgets: [("Budget-Micros".to_owned(), Balance { spent: 10, held: 90 })].into(),
@@ -231,7 +242,8 @@ async fn only_one_process_counts_anew() {
 #[tokio::test]
 async fn a_line_is_served_in_order() {
     let rig = Rig::new().await;
-    let one = Check { queue_ms: 60_000, wait_ms: 60_000, ..check(Window::Live, Measure::Calls, 1, 1) };
+    let one =
+        Check { queue_ms: 60_000, wait_ms: 60_000, ..check(Window::Live, Measure::Calls, 1, 1) };
     let one = std::slice::from_ref(&one);
     let (holder, _) = rig.admit(one).await;
     let (first, second) = (rig.row(), rig.row());

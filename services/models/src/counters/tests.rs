@@ -11,10 +11,17 @@ pub fn check(window: Window, measure: Measure, need: i64, limit: i64) -> Check {
 /// What can happen to counters.
 #[derive(Debug, Clone)]
 enum Step {
-    Admit { need: i64 },
+    Admit {
+        need: i64,
+    },
     /// One of those under way ends with so much of what it reserved.
-    Settle { which: usize, percent: i64 },
-    Wait { seconds: i64 },
+    Settle {
+        which: usize,
+        percent: i64,
+    },
+    Wait {
+        seconds: i64,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

@@ -45,7 +45,8 @@ pub async fn write(db: impl PgExecutor<'_>, rows: &[Row]) -> Result<(), sqlx::Er
 /// The rules of a tenant and everything they count, as of one instant.
 pub async fn past(db: &PgPool, tenant: &Tenant, now: &Moment) -> Result<(Rules, Past)> {
     let mut connection = db.acquire().await?;
-    let mut transaction = connection.begin_with("begin isolation level repeatable read read only").await?;
+    let mut transaction =
+        connection.begin_with("begin isolation level repeatable read read only").await?;
     let rules = super::rules::all(&mut transaction, tenant).await?;
     let governance = Governance::from(&rules);
     let mut past = Past::default();

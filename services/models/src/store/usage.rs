@@ -6,7 +6,8 @@ use sqlx::PgExecutor;
 use crate::error::Result;
 
 /// What sums can be made by, in the order of their columns.
-pub const DIMENSIONS: [&str; 6] = ["subject", "session", "session_tree", "provider", "model", "day"];
+pub const DIMENSIONS: [&str; 6] =
+    ["subject", "session", "session_tree", "provider", "model", "day"];
 
 /// What is asked.
 #[derive(Debug, Clone)]

@@ -54,7 +54,10 @@ async fn a_quota_blocks_until_it_is_renewed_and_says_so_before(db: PgPool) {
     let first = world.generate(short(500, "say hi\nusage input=400 output=300")).await;
     assert!(!first.contains("quota.low"), "{first}");
     let second = world.generate(short(150, "say hi\nusage input=100 output=100")).await;
-    assert!(second.contains("quota.low {\"quota\":\"tokens_per_day\",\"scope\":\"tenant\""), "{second}");
+    assert!(
+        second.contains("quota.low {\"quota\":\"tokens_per_day\",\"scope\":\"tenant\""),
+        "{second}"
+    );
     assert!(second.contains("finished stop"), "{second}");
     let third = world.generate(short(150, "say hi")).await;
     assert!(third.contains("quota.blocked {\"quota\":\"tokens_per_day\",\"scope\":\"tenant\",\"used\":\"900\",\"limit\":\"1000\""), "{third}");
@@ -128,7 +131,9 @@ async fn whoever_may_wait_is_served_when_there_is_room(db: PgPool) {
     let waiting = {
         let request = world.as_caller(script("say hi"));
         let mut client = world.client.clone();
-        tokio::spawn(async move { World::rest(client.generate(request).await.unwrap().into_inner()).await })
+        tokio::spawn(async move {
+            World::rest(client.generate(request).await.unwrap().into_inner()).await
+        })
     };
     sleep(Duration::from_millis(300)).await;
     assert!(!waiting.is_finished());
@@ -137,21 +142,33 @@ async fn whoever_may_wait_is_served_when_there_is_room(db: PgPool) {
     assert!(answer.contains("finished stop"), "{answer}");
 
     // And refused when its time is up.
-    world.put_limit(pb::Limit { queue_ms: 200, ..limit("concurrent_streams", "session_tree", 1) }).await.unwrap();
+    world
+        .put_limit(pb::Limit { queue_ms: 200, ..limit("concurrent_streams", "session_tree", 1) })
+        .await
+        .unwrap();
     let mut open = world.begin(script("say hi\nhang")).await;
     world.until_text(&mut open).await;
     let asked = Instant::now();
     let refused = world.play("say hi").await;
-    assert!(refused.contains("REASON_RATE_LIMITED: concurrent_streams for this session_tree is 1"), "{refused}");
+    assert!(
+        refused.contains("REASON_RATE_LIMITED: concurrent_streams for this session_tree is 1"),
+        "{refused}"
+    );
     assert!(asked.elapsed() >= Duration::from_millis(200));
 }
 
 #[sqlx::test(migrations = false)]
 async fn the_log_joins_to_turns_and_sums_to_the_bill(db: PgPool) {
     let world = World::start(db).await;
-    let of_turn = |turn: &str, text: &str| pb::GenerateRequest { turn_id: turn.into(), ..script(text) };
+    let of_turn =
+        |turn: &str, text: &str| pb::GenerateRequest { turn_id: turn.into(), ..script(text) };
     // `World` checks that facts are of turn 1.
-    world.generate(of_turn("turn_1", "say hi\nusage input=10 output=5 reasoning=2 cache_read=3 cache_write=4")).await;
+    world
+        .generate(of_turn(
+            "turn_1",
+            "say hi\nusage input=10 output=5 reasoning=2 cache_read=3 cache_write=4",
+        ))
+        .await;
     world.generate(of_turn("turn_1", "say hi\nusage input=100 output=50")).await;
     world.generate(of_turn("turn_1", "fail auth")).await;
     world.generate(of_turn("turn_1", "say hi\ncut")).await;
@@ -159,7 +176,12 @@ async fn the_log_joins_to_turns_and_sums_to_the_bill(db: PgPool) {
     let told: Vec<_> = rows
         .iter()
         .rev()
-        .map(|row| format!("{} {} {} {} {}", row.turn_id, row.model, row.status, row.error_kind, row.cost_micros))
+        .map(|row| {
+            format!(
+                "{} {} {} {} {}",
+                row.turn_id, row.model, row.status, row.error_kind, row.cost_micros
+            )
+        })
         .collect();
     expect![[r#"
         [
@@ -180,10 +202,14 @@ async fn the_log_joins_to_turns_and_sums_to_the_bill(db: PgPool) {
         group_by: vec!["model".into(), "subject".into()],
         ..pb::QueryUsageRequest::default()
     };
-    let answer = world.usage().query_usage(world.as_caller(query.clone())).await.unwrap().into_inner();
+    let answer =
+        world.usage().query_usage(world.as_caller(query.clone())).await.unwrap().into_inner();
     assert_eq!(answer.rows.len(), 1);
     let row = &answer.rows[0];
-    assert_eq!((row.group["model"].as_str(), row.group["subject"].as_str()), ("scripted/demo", "ada"));
+    assert_eq!(
+        (row.group["model"].as_str(), row.group["subject"].as_str()),
+        ("scripted/demo", "ada")
+    );
     assert_eq!((row.requests, row.cost_micros), (4, 36 + 300 + 10));
     assert_eq!((row.reasoning, row.cache_read, row.cache_write), (2, 3, 4));
     let of = |root: &str| pb::QueryUsageRequest { root_session_id: root.into(), ..query.clone() };

@@ -46,7 +46,8 @@ struct Replica {
 impl Replica {
     async fn start(db: &PgPool, tenant: &str, stop: &CancellationToken) -> Replica {
         let database = db.connect_options().to_url_lossy().to_string();
-        let health = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
+        let health =
+            TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
         let config = Config::parse_from([
             "models",
             "--database-url",
@@ -106,7 +107,8 @@ impl Replica {
     /// What `/health` says.
     async fn health(&self) -> Value {
         let mut stream = TcpStream::connect(&self.health).await.unwrap();
-        let request = format!("GET /health HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.health);
+        let request =
+            format!("GET /health HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.health);
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
@@ -121,10 +123,8 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let tenant = format!("fire-{}", std::process::id());
-    let replicas = [
-        Replica::start(&db, &tenant, &stop).await,
-        Replica::start(&db, &tenant, &stop).await,
-    ];
+    let replicas =
+        [Replica::start(&db, &tenant, &stop).await, Replica::start(&db, &tenant, &stop).await];
     replicas[0].put_limit(LIMIT, 30_000).await;
 
     let left = Arc::new(AtomicUsize::new(CLIENTS * CALLS));
@@ -140,7 +140,9 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
                     _ => None,
                 };
                 match patience {
-                    Some(patience) => drop(tokio::time::timeout(patience, complete(&replica)).await),
+                    Some(patience) => {
+                        drop(tokio::time::timeout(patience, complete(&replica)).await)
+                    }
                     None => complete(&replica).await,
                 }
                 left.fetch_sub(1, SeqCst);

@@ -225,13 +225,14 @@ fn a_budget_is_a_limit_and_no_fault_of_the_provider() {
         let message = "have the budget raised".to_owned();
         let kind = kind.to_owned();
         let failure = Failure { kind, message, transient: false, retry_after: None };
-        let failed = turn.step(Input::Failed(failure)).into_iter().find_map(|effect| match effect {
-            Effect::Append(event) => match event.payload {
-                Some(Payload::TurnFailed(failed)) => Some((failed.reason, failed.message)),
+        let failed =
+            turn.step(Input::Failed(failure)).into_iter().find_map(|effect| match effect {
+                Effect::Append(event) => match event.payload {
+                    Some(Payload::TurnFailed(failed)) => Some((failed.reason, failed.message)),
+                    _ => None,
+                },
                 _ => None,
-            },
-            _ => None,
-        });
+            });
         assert_eq!(failed.unwrap(), (reason.to_owned(), "have the budget raised".to_owned()));
     }
 }

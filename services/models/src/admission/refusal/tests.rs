@@ -20,7 +20,11 @@ fn what_lasts_longest_is_the_reason_and_all_of_it_is_on_record() {
     ];
     let mut lines = String::new();
     for those in [vec![0, 1], vec![1], vec![0, 2], vec![3, 2], vec![0, 3, 4]] {
-        let blocked = those.iter().map(|check| Blocked { check: *check, used: 90, retry_ms: if *check == 0 { 1_500 } else { 0 } });
+        let blocked = those.iter().map(|check| Blocked {
+            check: *check,
+            used: 90,
+            retry_ms: if *check == 0 { 1_500 } else { 0 },
+        });
         let refused = Refused::by(&checks, &blocked.collect::<Vec<_>>(), &now);
         lines += &format!("{}\n", refused.error);
         for fact in refused.facts {

@@ -4,8 +4,8 @@ use sqlx::PgPool;
 
 use crate::{
     bus::tests::row,
-    limit::{BudgetId, Governance, Limit, Name, Scope, Terms, Window},
     counters::Counters,
+    limit::{BudgetId, Governance, Limit, Name, Scope, Terms, Window},
     moment::Moment,
     request::{Basis, ReplicaId, Row, Status},
     store::{budgets, replicas, requests, rules},
@@ -61,7 +61,8 @@ async fn the_first_end_stands_and_is_paid_once(db: PgPool) {
     requests::write(&db, &[ended(&third, 1)]).await.unwrap();
     assert_eq!(spent(&db, id).await, (135, 0));
     let rows = requests::list(&db, &tenant, "ses_1", "turn_1", None, 10).await.unwrap();
-    let told: Vec<_> = rows.iter().map(|row| (row.id, row.status, row.basis, row.cost_micros)).collect();
+    let told: Vec<_> =
+        rows.iter().map(|row| (row.id, row.status, row.basis, row.cost_micros)).collect();
     assert_eq!(
         told,
         [

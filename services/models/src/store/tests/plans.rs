@@ -23,7 +23,11 @@ async fn a_month_is_summed_from_an_index(db: PgPool) {
     let db = PgPoolOptions::new().max_connections(1).connect_with(options).await.unwrap();
     sqlx::query(FILL).execute(&db).await.unwrap();
     // As the service's connections are.
-    for setting in ["vacuum analyze models.request", "set enable_seqscan = off", "set plan_cache_mode = force_generic_plan"] {
+    for setting in [
+        "vacuum analyze models.request",
+        "set enable_seqscan = off",
+        "set plan_cache_mode = force_generic_plan",
+    ] {
         sqlx::query(setting).execute(&db).await.unwrap();
     }
     let tenant = "acme".parse().unwrap();
@@ -43,7 +47,9 @@ async fn a_month_is_summed_from_an_index(db: PgPool) {
     for dimension in 0..6 {
         let mut by = [false; 6];
         by[dimension] = true;
-        let sums = usage::sums(&db, &tenant, &Question { by, ..month.clone() }, None, 10_000).await.unwrap();
+        let sums = usage::sums(&db, &tenant, &Question { by, ..month.clone() }, None, 10_000)
+            .await
+            .unwrap();
         let total = |of: fn(&usage::Usage) -> i64| sums.iter().map(of).sum::<i64>();
         assert_eq!(total(|sum| sum.cost_micros), all[0].cost_micros);
         assert_eq!(total(|sum| sum.requests), count);
