@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration}
 
 use opentelemetry::{KeyValue, global};
 use serde_json::{Value, json};
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
@@ -27,12 +27,14 @@ const BEATS: u32 = 15;
 #[derive(Default)]
 struct Watch(HashMap<ReplicaId, (i64, Instant)>);
 
-/// Beats until it is dropped.
+/// Runs until it is dropped. What takes its time must not delay a beat.
 pub async fn run(admission: Admission) {
-    let period = (admission.0.lease / BEATS).max(Duration::from_millis(20));
-    let mut ticks = interval(period);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut watch, mut registered, mut tidied) = (Watch::default(), true, Instant::now());
+    tokio::join!(beats(&admission), rounds(&admission));
+}
+
+async fn beats(admission: &Admission) {
+    let mut ticks = ticks(admission);
+    let mut registered = true;
     loop {
         ticks.tick().await;
         if !registered {
@@ -46,15 +48,28 @@ pub async fn run(admission: Admission) {
         if !admission.beat().await {
             admission.give_up();
             registered = false;
-            continue;
         }
-        admission.watch(&mut watch).await;
+    }
+}
+
+async fn rounds(admission: &Admission) {
+    let mut ticks = ticks(admission);
+    let (mut watch, mut tidied) = (Watch::default(), Instant::now());
+    loop {
+        ticks.tick().await;
         admission.release_all().await;
+        admission.watch(&mut watch).await;
         if tidied.elapsed() > admission.0.lease {
             admission.tidy().await;
             tidied = Instant::now();
         }
     }
+}
+
+fn ticks(admission: &Admission) -> Interval {
+    let mut ticks = interval((admission.0.lease / BEATS).max(Duration::from_millis(20)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 impl Admission {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proptest::{prelude::*, test_runner::TestRunner};
+use proptest::{prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 use redis::AsyncCommands as _;
 use tokio::time::sleep;
 

@@ -48,7 +48,7 @@ pub async fn give_up(db: impl PgExecutor<'_>, id: ReplicaId, beat: i64) -> Resul
     Ok(given_up.rows_affected() > 0)
 }
 
-/// Ends the requests of a process that was given up, with the worst case, and returns whose they were.
+/// Ends the requests of a process that was given up, with the worst case, and returns whose each was.
 pub async fn close(db: impl PgExecutor<'_>, id: ReplicaId) -> Result<Vec<String>> {
     let tenants = sqlx::query_scalar!(
         r#"
@@ -67,7 +67,7 @@ pub async fn close(db: impl PgExecutor<'_>, id: ReplicaId) -> Result<Vec<String>
             ) as spent
             where budget.id = spent.budget_id
         )
-        select distinct tenant_id from closed
+        select tenant_id from closed
         "#,
         id as _,
     )

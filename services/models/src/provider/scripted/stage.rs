@@ -22,7 +22,7 @@ pub fn watch(
     let mut player = Some(Player::enter());
     answer.inspect(move |chunk| {
         if !matches!(chunk, Ok(Chunk::Delta(_))) {
-            player = None;
+            drop(player.take());
         }
     })
 }
