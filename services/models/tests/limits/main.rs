@@ -162,14 +162,14 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
     assert!(forgotten >= 2, "it went too fast to forget anything");
 
     let seen = replicas[0].health().await;
-    assert_eq!(seen["scripted"]["peak"], LIMIT, "{seen}");
-    assert!(seen["scripted"]["asked"].as_i64().unwrap() >= (CLIENTS * CALLS / 2) as i64, "{seen}");
+    assert_eq!(seen["details"]["scripted"]["peak"], LIMIT, "{seen}");
+    assert!(seen["details"]["scripted"]["asked"].as_i64().unwrap() >= (CLIENTS * CALLS / 2) as i64, "{seen}");
 
     // Nothing is left over: in the ledger, in Redis, or in the processes.
     eventually(async || replicas[0].used().await == 0).await;
     eventually(async || held(&tenant).await.is_empty()).await;
     for replica in &replicas {
-        eventually(async || replica.health().await["limits"]["in_use"] == 0).await;
+        eventually(async || replica.health().await["details"]["limits"]["in_use"] == 0).await;
     }
 
     // And there is room for exactly as many as before.

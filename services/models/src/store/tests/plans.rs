@@ -11,9 +11,9 @@ use crate::store::{
 /// Requests of a month, over many sessions, people and models, of two tenants.
 const FILL: &str = "
     insert into models.request
-    select 'mreq_' || lpad(n::text, 26, '0'), case when n % 10 = 0 then 'other' else 'acme' end,
+    select 'mreq_' || lpad(n::text, 25, '0') || '0', case when n % 10 = 0 then 'other' else 'acme' end,
         'user-' || n % 50, 'ses_' || n % 2000, 'ses_' || n % 1000, 'turn_' || n, 'step_' || n, 'scripted',
-        'model-' || n % 5, null, 'mrep_1', 'completed', '', 'exact', 0, 0, 0, 100, 10, 5, 1, 2, n % 100, 'USD',
+        'model-' || n % 5, null, 'mrep_' || repeat('0', 26), 'completed', '', 'exact', 0, 0, 0, 100, 10, 5, 1, 2, n % 100, 'USD',
         now() - n * interval '20 seconds', 5, 50
     from generate_series(1, 120000) n";
 
