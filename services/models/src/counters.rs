@@ -5,6 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+
 use crate::{
     limit::{Check, Governance, Measure, Window, Worst, counter},
     moment::Moment,
@@ -158,6 +160,15 @@ impl Counters {
 }
 
 impl Window {
+    /// When everybody begins anew, where they do together.
+    pub fn ends(self, now: &Moment) -> Option<Timestamp> {
+        match self {
+            Window::Day => Some(now.day_ends()),
+            Window::Month => Some(now.month_ends()),
+            Window::Live | Window::Minute | Window::Budget => None,
+        }
+    }
+
     /// Whether what began then still counts now.
     pub fn counts(self, began: &Moment, now: &Moment) -> bool {
         match self {

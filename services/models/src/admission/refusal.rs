@@ -64,55 +64,29 @@ impl From<Error> for Refused {
 fn error(check: &Check, blocked: Blocked, now: &Moment) -> Error {
     let (limit, scope) = check.words();
     let (limit, scope) = (limit.to_owned(), scope.to_owned());
-    let (needed, value) = (check.need, check.limit);
-    match check.window {
-        Window::Live | Window::Minute => {
-            Error::HostRateLimited { limit, scope, value, retry_after: retry(blocked) }
+    let (needed, value, used) = (check.need, check.limit, blocked.used);
+    match (check.window, check.window.ends(now)) {
+        (Window::Budget, _) => Error::BudgetExceeded {
+            budget_id: check.counter.clone(),
+            remaining_micros: (value - used).max(0),
+            needed_micros: needed,
+        },
+        (_, Some(resets_at)) => {
+            Error::QuotaBlocked { quota: limit, scope, value, used, needed, resets_at }
         }
-        Window::Day => {
-            let resets_at = now.day_ends();
-            Error::QuotaBlocked {
-                quota: limit,
-                scope,
-                value,
-                used: blocked.used,
-                needed,
-                resets_at,
-            }
-        }
-        Window::Month => {
-            let resets_at = now.month_ends();
-            Error::QuotaBlocked {
-                quota: limit,
-                scope,
-                value,
-                used: blocked.used,
-                needed,
-                resets_at,
-            }
-        }
-        Window::Budget => {
-            let remaining_micros = (value - blocked.used).max(0);
-            let budget_id = check.counter.clone();
-            Error::BudgetExceeded { budget_id, remaining_micros, needed_micros: needed }
-        }
+        (_, None) => Error::HostRateLimited { limit, scope, value, retry_after: retry(blocked) },
     }
 }
 
 /// A quota as facts tell it.
 pub fn quota(check: &Check, used: i64, now: &Moment) -> pb::QuotaState {
     let (quota, scope) = check.words();
-    let reset_time = match check.window {
-        Window::Day => Some(now.day_ends()),
-        Window::Month => Some(now.month_ends()),
-        Window::Live | Window::Minute | Window::Budget => None,
-    };
     pb::QuotaState {
         quota: quota.to_owned(),
         scope: scope.to_owned(),
         used,
         limit: check.limit,
-        reset_time: reset_time.map(to_proto),
+        reset_time: check.window.ends(now).map(to_proto),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     admission::Admission,
     counters::Counters,
     error::{Error, Result},
-    limit::{BudgetId, Governance, Limit, Name, Window, counter},
+    limit::{BudgetId, Governance, Limit, Window, counter},
     moment::Moment,
     store::{budgets, requests, rules},
     time::to_proto,
@@ -158,18 +158,13 @@ fn used(counters: &Counters, limit: &Limit, now: &Moment) -> i64 {
 }
 
 fn shown(limit: &Limit, used: i64, now: &Moment) -> pb::Limit {
-    let reset_time = match limit.name {
-        Name::TokensPerDay | Name::CostMicrosPerDay => Some(now.day_ends()),
-        Name::CostMicrosPerMonth => Some(now.month_ends()),
-        Name::RequestsPerMinute | Name::TokensPerMinute | Name::ConcurrentStreams => None,
-    };
     pb::Limit {
         limit: limit.name.to_string(),
         scope: limit.scope.to_string(),
         key: limit.key.clone(),
         value: limit.terms.value,
         used,
-        reset_time: reset_time.map(to_proto),
+        reset_time: limit.name.window().ends(now).map(to_proto),
         queue_ms: limit.terms.queue_ms,
     }
 }
