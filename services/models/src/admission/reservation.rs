@@ -123,7 +123,7 @@ impl Reservation {
         let mut row = self.row.take()?;
         row.status = status;
         row.error_kind = kind.to_owned();
-        row.duration_ms = milliseconds(self.began);
+        row.duration_ms = milliseconds(self.began).max(row.first_token_ms);
         row.consume(usage, self.price.cost_micros(&usage), basis);
         let (id, taken) = (row.id, row.taken());
         if let Some(held) = self.share.take() {

@@ -31,5 +31,21 @@ fn what_lasts_longest_is_the_reason_and_all_of_it_is_on_record() {
             lines += &format!("  {} {}\n", fact.name(), fact.to_json().unwrap());
         }
     }
-    expect![[r#""#]].assert_eq(&lines);
+    expect![[r#"
+        requests_per_minute for this subject is 10, and that is in use
+          rate_limit.hit {"origin":"host","limit":"requests_per_minute","scope":"subject","retryAfterMs":1500}
+          rate_limit.hit {"origin":"host","limit":"concurrent_streams","scope":"tenant","retryAfterMs":1000}
+        concurrent_streams for this tenant is 3, and that is in use
+          rate_limit.hit {"origin":"host","limit":"concurrent_streams","scope":"tenant","retryAfterMs":1000}
+        the quota tokens_per_day for this model is 1000, of which 90 is used, and this call may take 500: wait until 2026-11-18T00:00:00Z, ask for fewer tokens with max_output_tokens, or have the limit raised
+          quota.blocked {"quota":"tokens_per_day","scope":"model","used":"90","limit":"1000","resetTime":"2026-11-18T00:00:00+00:00"}
+          rate_limit.hit {"origin":"host","limit":"requests_per_minute","scope":"subject","retryAfterMs":1500}
+        the quota cost_micros_per_month for this tenant is 100, of which 90 is used, and this call may take 20: wait until 2026-12-01T00:00:00Z, ask for fewer tokens with max_output_tokens, or have the limit raised
+          quota.blocked {"quota":"cost_micros_per_month","scope":"tenant","used":"90","limit":"100","resetTime":"2026-12-01T00:00:00+00:00"}
+          quota.blocked {"quota":"tokens_per_day","scope":"model","used":"90","limit":"1000","resetTime":"2026-11-18T00:00:00+00:00"}
+        budget bud_1 has 10 millionths left and this call may cost 20: have the budget raised, ask for fewer tokens with max_output_tokens, or use a cheaper model
+          quota.blocked {"quota":"budget","scope":"bud_1","used":"90","limit":"100"}
+          quota.blocked {"quota":"cost_micros_per_month","scope":"tenant","used":"90","limit":"100","resetTime":"2026-12-01T00:00:00+00:00"}
+          rate_limit.hit {"origin":"host","limit":"requests_per_minute","scope":"subject","retryAfterMs":1500}
+    "#]].assert_eq(&lines);
 }
