@@ -77,7 +77,7 @@ pub enum Answer {
 #[derive(Debug, PartialEq)]
 pub enum Settled {
     /// With what the budget has left.
-    Settled { remaining: Option<i64> },
+    Done { remaining: Option<i64> },
     /// There is no such reservation, any more or at all.
     Gone,
     /// The counters are unknown.
@@ -153,7 +153,7 @@ impl Bus {
         let mut answer = answer.into_iter();
         let word: String = next(&mut answer)?;
         Ok(match word.as_str() {
-            "settled" => Settled::Settled { remaining: left(next(&mut answer)?) },
+            "settled" => Settled::Done { remaining: left(next(&mut answer)?) },
             "gone" => Settled::Gone,
             _ => Settled::Lost,
         })

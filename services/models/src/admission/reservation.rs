@@ -171,7 +171,7 @@ impl Admission {
             lock(&self.0.calls).remove(&id);
         }
         match settled {
-            Settled::Settled { remaining } => remaining,
+            Settled::Done { remaining } => remaining,
             Settled::Gone | Settled::Lost => None,
         }
     }
