@@ -163,7 +163,10 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
 
     let seen = replicas[0].health().await;
     assert_eq!(seen["details"]["scripted"]["peak"], LIMIT, "{seen}");
-    assert!(seen["details"]["scripted"]["asked"].as_i64().unwrap() >= (CLIENTS * CALLS / 2) as i64, "{seen}");
+    assert!(
+        seen["details"]["scripted"]["asked"].as_i64().unwrap() >= (CLIENTS * CALLS / 2) as i64,
+        "{seen}"
+    );
 
     // Nothing is left over: in the ledger, in Redis, or in the processes.
     eventually(async || replicas[0].used().await == 0).await;
