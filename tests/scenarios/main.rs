@@ -52,3 +52,5 @@ mod rewind_with_files;
 mod workspaces;
 mod system_prompt;
 mod usage;
+mod quota_or_rate_limit;
+mod ledger;

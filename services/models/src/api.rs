@@ -1,22 +1,26 @@
 //! How the world reaches models. All the gRPC.
 
 mod decode;
+mod limits;
+mod usage;
 
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use proto::models::v1::{
     self as pb,
-    limit_service_server::{LimitService, LimitServiceServer},
+    limit_service_server::LimitServiceServer,
     model_service_server::{ModelService, ModelServiceServer},
-    usage_service_server::{UsageService, UsageServiceServer},
+    usage_service_server::UsageServiceServer,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Request, Response, Status, codec::CompressionEncoding, codegen::BoxStream, service::Routes,
 };
 
+use self::{limits::Limits, usage::Usages};
 use crate::{
+    admission::Admission,
     catalogue::{Model, Offer, live::Live},
     error::{Error, Result},
     facts::{self, Correlation},
@@ -30,9 +34,12 @@ pub fn routes(
     chassis: &chassis::Args,
     catalogue: Arc<Live>,
     health: Arc<Health>,
+    admission: Admission,
     stop: CancellationToken,
 ) -> Routes {
-    let api = Api { catalogue, health, stop };
+    let limits = Limits { admission: admission.clone() };
+    let usages = Usages { db: admission.db().clone() };
+    let api = Api { catalogue, health, admission, stop };
     // The contract promises room for a prompt, whatever else the limit is. Answers are
     // streams of a few bytes at a time, which compressing would make larger.
     let models = ModelServiceServer::new(api)
@@ -40,21 +47,16 @@ pub fn routes(
         .max_encoding_message_size(chassis.server.max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip);
     Routes::new(models)
-        .add_service(chassis::service!(LimitServiceServer::new(Later), chassis))
-        .add_service(chassis::service!(UsageServiceServer::new(Later), chassis))
+        .add_service(chassis::service!(LimitServiceServer::new(limits), chassis))
+        .add_service(chassis::service!(UsageServiceServer::new(usages), chassis))
 }
 
 struct Api {
     catalogue: Arc<Live>,
     health: Arc<Health>,
+    admission: Admission,
     stop: CancellationToken,
 }
-
-/// In the contract and not in this version: every call says so.
-struct Later;
-
-impl LimitService for Later {}
-impl UsageService for Later {}
 
 #[tonic::async_trait]
 impl ModelService for Api {
@@ -62,13 +64,14 @@ impl ModelService for Api {
         &self,
         request: Request<pb::GenerateRequest>,
     ) -> Result<Response<BoxStream<pb::GenerateResponse>>, Status> {
-        let tenant = chassis::caller(&request)?.tenant.to_string();
-        let generation = decode::generation(tenant, request.into_inner())?;
+        let caller = chassis::caller(&request)?;
+        let generation = decode::generation(caller, request.into_inner())?;
         let served = self.catalogue.now();
         if let Some(name) = &generation.task.model {
-            find(served.catalogue.of(&generation.tenant), name)?;
+            find(served.catalogue.of(generation.account.tenant.as_str()), name)?;
         }
-        let answer = joined(generate(served, self.health.clone(), generation, self.stop.clone()));
+        let (health, admission) = (self.health.clone(), self.admission.clone());
+        let answer = joined(generate(served, health, admission, generation, self.stop.clone()));
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         Ok(Response::new(Box::pin(answer.map_err(Into::into))))
     }
@@ -120,7 +123,7 @@ impl ModelService for Api {
     ) -> Result<Response<pb::ExplainRouteResponse>, Status> {
         let caller = chassis::caller(&request)?;
         let request = request.into_inner();
-        let task = decode::task(request.target, decode::size(request.tokens)?)?;
+        let task = decode::task(request.target, decode::counted(request.tokens)?)?;
         let served = self.catalogue.now();
         let offer = served.catalogue.of(caller.tenant.as_str());
         if let Some(name) = &task.model {

@@ -14,7 +14,9 @@ use proto::{
 use tokio_util::sync::CancellationToken;
 
 use self::attempt::Attempt;
+pub use self::attempt::Spent;
 use crate::{
+    admission::{Account, Admission, Refused, Wanted},
     catalogue::{AfterFirstToken, Model, live::Served},
     error::{Error, Result},
     facts::{self, Correlation, ModelRequestId},
@@ -22,14 +24,15 @@ use crate::{
     prompt::Prompt,
     provider::{Chunk, Delta, Effort, FinishReason, Request},
     routing::{Candidates, Fallback, Reason, Said, Task, fallback},
+    tokens::Size,
     usage::Usage,
 };
 
 /// What the caller wants, checked.
 #[derive(Debug)]
 pub struct Generation {
-    pub tenant: String,
     pub correlation: Correlation,
+    pub account: Account,
     pub task: Task,
     pub prompt: Prompt,
     pub options: Options,
@@ -51,41 +54,70 @@ pub struct Options {
 /// Streams the answer. Dropping the stream drops the provider's, which ends its work.
 ///
 /// Nobody is asked twice: a caller who comes back is somebody who waited. But who fails is
-/// followed by the next candidate, as far as [`fallback`] allows.
+/// followed by the next candidate, as far as [`fallback`] allows, and so is who may not be
+/// asked because of a limit of its own. Each is admitted and paid for by itself and has an
+/// id of its own, under which the ledger has a row for it if it was asked.
 ///
 /// When the server stops, an answer that has begun goes on until the drain ends;
 /// one that has not is better begun elsewhere.
 pub fn generate(
     served: Arc<Served>,
     health: Arc<Health>,
+    admission: Admission,
     generation: Generation,
     stop: CancellationToken,
 ) -> impl Stream<Item = Result<Item>> + Send {
     try_stream! {
-        let Generation { tenant, correlation, task, prompt, options, attempt } = generation;
-        let id = ModelRequestId::new().to_string();
-        let fact = |payload: Payload| -> Item { Item::Fact(correlation.fact(&id, payload).into()) };
+        let Generation { correlation, account, task, prompt, options, attempt } = generation;
+        let fact = |id: ModelRequestId, payload: Payload| -> Item {
+            Item::Fact(correlation.fact(&id.to_string(), payload).into())
+        };
 
-        let offer = served.catalogue.of(&tenant);
+        let mut id = ModelRequestId::new();
+        let offer = served.catalogue.of(account.tenant.as_str());
         let found = task.candidates(offer, |model| health.of(model));
         for payload in facts::routing(&task, &found) {
-            yield fact(payload);
+            yield fact(id, payload);
         }
         let chain = chain(&task, &found)?;
 
         let original = Arc::new(prompt);
-        let mut prompt = original.clone();
+        let (mut prompt, mut size) = (original.clone(), task.size);
         let keeps_text = offer.policy.after_first_token == AfterFirstToken::Continue;
         let (mut said, mut bill) = (Said::default(), Bill::default());
+        let mut broke_off = None;
         for (place, model) in chain.iter().copied().enumerate() {
-            let input = task.size.tokens(model.tokenizer);
+            let next = chain.get(place + 1).copied();
+            let input = size.tokens(model.tokenizer);
             let request = request(model, prompt.clone(), &task, &options, attempt);
-            yield fact(facts::cost_estimated(model, input, request.max_output_tokens));
+            let output = request.max_output_tokens;
 
-            // Whoever has to let this candidate in does it here: nothing was asked yet.
+            let wanted = wanted(id, &account, &correlation, model, input, output);
+            let admitted = unless_stopping(&stop, said.begun, admission.admit(&wanted)).await?;
+            let mut reservation = match admitted {
+                Ok(reservation) => reservation,
+                Err(Refused { facts, error, elsewhere }) => {
+                    yield fact(id, facts::cost_estimated(model, input, output, None));
+                    for payload in facts {
+                        yield fact(id, payload);
+                    }
+                    let Some(next) = next.filter(|_| elsewhere) else {
+                        // Whoever saw a beginning is told that it has no end.
+                        Err(broke_off.take().unwrap_or(error))?;
+                        return;
+                    };
+                    yield fact(id, facts::fallback(model, next, "limit", &error, said.begun));
+                    id = ModelRequestId::new();
+                    continue;
+                }
+            };
+            yield fact(id, facts::cost_estimated(model, input, output, reservation.remaining()));
+            for payload in reservation.facts() {
+                yield fact(id, payload);
+            }
 
             let span = span::chat(model, &correlation, &request);
-            let mut asked = Attempt::open(&served, &health, model, input, request, span)?;
+            let mut asked = Attempt::open(&served, &health, model, reservation, request, span)?;
             let failure = loop {
                 match asked.next(&stop, said.begun).await? {
                     Ok(Chunk::Delta(delta)) => {
@@ -93,37 +125,70 @@ pub fn generate(
                         yield delta.into();
                     }
                     Ok(Chunk::Finished { finish_reason, usage }) => {
-                        let (usage, counted) = asked.finished(finish_reason, usage);
-                        // Whoever has to settle an answer does it here.
-                        bill.add(model, usage);
-                        yield fact(facts::cost_recorded(model, usage, counted));
-                        yield finished(model, &id, finish_reason, &bill);
+                        let spent = asked.finished(finish_reason, usage).await;
+                        bill.add(model, &spent);
+                        yield fact(id, facts::cost_recorded(model, &spent));
+                        yield finished(model, id, finish_reason, &bill);
                         return;
                     }
                     Err(failure) => break failure,
                 }
             };
 
-            // And here, where it broke off: `spent` is what it came to, if it came to anything.
-            let spent = asked.failed(&failure);
+            let spent = asked.failed(&failure).await;
             if let Some(payload) = facts::failed(&failure) {
-                yield fact(payload);
+                yield fact(id, payload);
             }
-            if let Some(usage) = spent {
-                bill.add(model, usage);
-                yield fact(facts::cost_recorded(model, usage, false));
+            if let Some(spent) = spent {
+                bill.add(model, &spent);
+                yield fact(id, facts::cost_recorded(model, &spent));
             }
             let fallback = fallback(&failure, &said, &offer.policy);
-            let next = chain.get(place + 1).filter(|_| fallback != Fallback::None);
-            let Some(next) = next else {
+            let Some(next) = next.filter(|_| fallback != Fallback::None) else {
                 Err(Error::of(failure, model, input, !said.begun))?;
                 return;
             };
             if fallback == Fallback::Continue {
                 prompt = Arc::new(original.continued(&said.text));
+                size = Size::of(&prompt);
             }
-            yield fact(facts::fallback(model, next, &failure, said.begun));
+            yield fact(id, facts::fallback(model, next, failure.kind(), &failure, said.begun));
+            broke_off = said.begun.then(|| Error::of(failure, model, input, false));
+            id = ModelRequestId::new();
         }
+    }
+}
+
+/// Waits for something, unless the server stops. `committed`: people have seen some of the
+/// answer, so that a server that stops lets it go on.
+async fn unless_stopping<T>(
+    stop: &CancellationToken,
+    committed: bool,
+    work: impl Future<Output = T>,
+) -> Result<T> {
+    match committed {
+        true => Ok(work.await),
+        false => stop.run_until_cancelled(work).await.ok_or(Error::Stopping),
+    }
+}
+
+fn wanted(
+    id: ModelRequestId,
+    account: &Account,
+    correlation: &Correlation,
+    model: &Model,
+    input: i32,
+    output: i32,
+) -> Wanted {
+    Wanted {
+        id,
+        account: account.clone(),
+        correlation: correlation.clone(),
+        provider: model.provider.clone(),
+        model: model.model.clone(),
+        price: model.price.clone(),
+        input,
+        output,
     }
 }
 
@@ -185,9 +250,9 @@ struct Bill {
 }
 
 impl Bill {
-    fn add(&mut self, model: &Model, usage: Usage) {
-        self.usage = self.usage.plus(usage);
-        self.cost_micros = self.cost_micros.saturating_add(model.price.cost_micros(&usage));
+    fn add(&mut self, model: &Model, spent: &Spent) {
+        self.usage = self.usage.plus(spent.usage);
+        self.cost_micros = self.cost_micros.saturating_add(model.price.cost_micros(&spent.usage));
     }
 }
 
@@ -204,14 +269,14 @@ impl Said {
     }
 }
 
-fn finished(model: &Model, id: &str, finish_reason: FinishReason, bill: &Bill) -> Item {
+fn finished(model: &Model, id: ModelRequestId, finish_reason: FinishReason, bill: &Bill) -> Item {
     Item::Finished(pb::Finished {
         finish_reason: finish_reason.as_str().to_owned(),
         usage: Some(bill.usage.into()),
         cost_micros: bill.cost_micros,
         provider: model.provider.clone(),
         model: model.model.clone(),
-        model_request_id: id.to_owned(),
+        model_request_id: id.to_string(),
     })
 }
 

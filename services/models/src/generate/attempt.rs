@@ -1,5 +1,5 @@
 //! One candidate that is asked: its stream, its span, its place in the records of health,
-//! and what it came to.
+//! what it holds of limits and budgets, and what it came to.
 
 use std::{future::poll_fn, sync::Arc};
 
@@ -10,24 +10,33 @@ use futures::{
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use super::span;
+use super::{span, unless_stopping};
 use crate::{
+    admission::{Remaining, Reservation},
     catalogue::{Model, live::Served},
     error::{Error, Result},
     health::{self, Health},
     provider::{Chunk, Failure, FinishReason, Request},
-    usage::{Meter, Usage},
+    usage::Usage,
 };
 
+/// Dropped in this order: its place is free when nobody answers any more.
 pub struct Attempt<'a> {
     model: &'a Model,
-    /// How large its prompt is.
-    input: i32,
     span: Span,
     chunks: BoxStream<'static, Result<Chunk, Failure>>,
     record: Option<health::Attempt>,
-    meter: Meter,
-    begun: bool,
+    reservation: Reservation,
+}
+
+/// What an attempt came to.
+#[derive(Debug)]
+pub struct Spent {
+    pub usage: Usage,
+    /// Whether the provider counted or we estimate.
+    pub counted: bool,
+    /// What is left to pay with.
+    pub budget: Option<Remaining>,
 }
 
 impl<'a> Attempt<'a> {
@@ -35,7 +44,7 @@ impl<'a> Attempt<'a> {
         served: &Served,
         health: &Arc<Health>,
         model: &'a Model,
-        input: i32,
+        reservation: Reservation,
         request: Request,
         span: Span,
     ) -> Result<Attempt<'a>> {
@@ -50,51 +59,52 @@ impl<'a> Attempt<'a> {
                 stream::iter([Err(Failure::Transient(problem))]).boxed()
             }
         };
-        Ok(Attempt { model, input, span, chunks, record, meter: Meter::default(), begun: false })
+        Ok(Attempt { model, span, chunks, record, reservation })
     }
 
-    /// What it says next. `committed`: people have seen some of the answer, so that a
-    /// server that stops lets it go on.
+    /// What it says next. `committed`: people have seen some of the answer.
     pub async fn next(
         &mut self,
         stop: &CancellationToken,
         committed: bool,
     ) -> Result<Result<Chunk, Failure>> {
-        let Attempt { span, chunks, .. } = self;
+        let Attempt { span, chunks, record, reservation, .. } = self;
         let next = poll_fn(|context| span.in_scope(|| chunks.poll_next_unpin(context)));
-        let next = match committed {
-            true => next.await,
-            false => stop.run_until_cancelled(next).await.ok_or(Error::Stopping)?,
-        };
+        let next = unless_stopping(stop, committed, reservation.within(next)).await??;
         let next = next.unwrap_or(Err(Failure::Cut));
         if let Ok(Chunk::Delta(delta)) = &next {
-            self.meter.count(delta);
-            if !self.begun {
-                self.begun = true;
-                self.record.iter_mut().for_each(health::Attempt::answered);
+            if !reservation.has_begun() {
+                record.iter_mut().for_each(health::Attempt::answered);
             }
+            reservation.count(delta);
         }
         Ok(next)
     }
 
-    /// It said everything. Returns what it came to, and whether somebody counted that.
-    pub fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> (Usage, bool) {
+    /// It said everything.
+    pub async fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> Spent {
+        let Attempt { model, span, chunks, record, mut reservation } = self;
+        drop(chunks);
         let counted = usage.is_some();
-        let usage = usage.unwrap_or_else(|| self.meter.usage(self.input));
-        span::finished(&self.span, self.model, finish_reason, &usage);
-        if let Some(record) = self.record {
+        let usage = usage.unwrap_or_else(|| reservation.usage());
+        span::finished(&span, model, finish_reason, &usage);
+        if let Some(record) = record {
             record.finished();
         }
-        (usage, counted)
+        Spent { usage, counted, budget: reservation.settle(usage, counted).await }
     }
 
     /// It said no more. Returns what it came to as far as anybody can tell, if it said
     /// anything.
-    pub fn failed(self, failure: &Failure) -> Option<Usage> {
-        span::failed(&self.span, failure);
-        if let Some(record) = self.record {
+    pub async fn failed(self, failure: &Failure) -> Option<Spent> {
+        let Attempt { span, chunks, record, mut reservation, .. } = self;
+        drop(chunks);
+        span::failed(&span, failure);
+        if let Some(record) = record {
             record.failed(failure);
         }
-        self.begun.then(|| self.meter.usage(self.input))
+        let (begun, usage) = (reservation.has_begun(), reservation.usage());
+        let budget = reservation.fail(failure.kind()).await;
+        begun.then_some(Spent { usage, counted: false, budget })
     }
 }

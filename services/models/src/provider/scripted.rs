@@ -5,6 +5,7 @@
 
 mod beats;
 mod introduction;
+mod stage;
 
 use async_stream::try_stream;
 use futures::{
@@ -21,12 +22,14 @@ use crate::{
     tokens,
 };
 
+pub use stage::seen;
+
 pub struct Scripted;
 
 impl Provider for Scripted {
     fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>> {
         match Scene::find(&request.prompt, &request.profile) {
-            Ok(scene) => play(scene, request).boxed(),
+            Ok(scene) => stage::watch(play(scene, request)).boxed(),
             Err(error) => stream::iter([Err(error.into())]).boxed(),
         }
     }

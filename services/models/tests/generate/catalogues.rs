@@ -12,7 +12,7 @@ const CATALOGUE: &str = include_str!("../../catalogue.json");
 
 #[sqlx::test(migrations = false)]
 async fn a_catalogue_that_changes_is_taken_without_a_restart(db: PgPool) {
-    let mut world = World::with_catalogue(db, |_| CATALOGUE.to_owned()).await;
+    let mut world = World::with_catalogue(db, |_, _| CATALOGUE.to_owned()).await;
     let directory = world.directory().to_owned();
     let write = |text: String| {
         // As Kubernetes does it: nobody sees half a file.
@@ -48,9 +48,12 @@ async fn has(world: &mut World, name: &str) -> bool {
 
 #[sqlx::test(migrations = false)]
 async fn a_tenant_sees_and_uses_what_its_policy_permits(db: PgPool) {
-    let tenants = r#""tenants": {"acme": {"deny": ["scripted/demo"]}}, "models""#;
-    let catalogue = CATALOGUE.replacen("\"models\"", tenants, 1);
-    let mut world = World::with_catalogue(db, |_| catalogue).await;
+    let mut world = World::with_catalogue(db, |_, tenant| {
+        let denied = r#"{"deny": ["scripted/demo"]}"#;
+        let tenants = format!(r#""tenants": {{"{tenant}": {denied}}}, "models""#);
+        CATALOGUE.replacen("\"models\"", &tenants, 1)
+    })
+    .await;
     let models = world.models().await;
     assert_eq!(models.iter().map(|model| &*model.model).collect::<Vec<_>>(), ["scripted/small"]);
     let answer = world.play("say hi").await;

@@ -11,19 +11,22 @@ const HELLO: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"H
 const WORLD: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"world.\"},\"finish_reason\":\"stop\"}],\"usage\":{\"prompt_tokens\":20,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
 
 /// Two servers with a model each; the first is asked first, because it is cheaper.
-async fn world(db: PgPool, tenant: &str) -> (World, Upstream, Upstream) {
+async fn world(db: PgPool, policy: &str) -> (World, Upstream, Upstream) {
     let (first, second) = (Upstream::start().await, Upstream::start().await);
-    let catalogue = format!(
-        r#"{{"providers": [
+    let catalogue = |tenant: &str| {
+        format!(
+            r#"{{"providers": [
             {{"name": "first", "kind": "openai_chat", "base_url": "{}"}},
             {{"name": "second", "kind": "openai_chat", "base_url": "{}"}}],
-        "models": [{}, {}], "tenants": {{"acme": {tenant}}}}}"#,
-        first.url,
-        second.url,
-        model("first", 1),
-        model("second", 2),
-    );
-    (World::with_catalogue(db, |_| catalogue).await, first, second)
+        "models": [{}, {}], "tenants": {{"{tenant}": {policy}}}}}"#,
+            first.url,
+            second.url,
+            model("first", 1),
+            model("second", 2),
+        )
+    };
+    let world = World::with_catalogue(db, |_, tenant| catalogue(tenant)).await;
+    (world, first, second)
 }
 
 fn model(provider: &str, micros: i64) -> String {

@@ -5,6 +5,7 @@
 mod catalogues;
 mod continuing;
 mod faults;
+mod limits;
 mod providers;
 mod world;
 

@@ -126,7 +126,7 @@ pub fn catalogue(url: &str, credential: &std::path::Path) -> String {
 
 async fn world(db: PgPool) -> (World, Upstream) {
     let upstream = Upstream::start().await;
-    let world = World::with_catalogue(db, |directory| {
+    let world = World::with_catalogue(db, |directory, _| {
         let key = directory.join("key");
         std::fs::write(&key, "sk-test-key\n").unwrap();
         catalogue(&upstream.url, &key)

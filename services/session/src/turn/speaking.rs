@@ -184,7 +184,8 @@ impl Turn {
             effects.push(Effect::Rest { delay, message });
             return;
         }
-        self.end_badly("failed", "provider_error", failure.message, String::new(), true, effects);
+        let reason = failure.reason();
+        self.end_badly("failed", reason, failure.message, String::new(), true, effects);
     }
 
     /// Everything that was read and written in this turn.
