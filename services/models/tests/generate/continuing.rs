@@ -91,3 +91,39 @@ async fn a_call_that_was_begun_is_not_ended_by_somebody_else(db: PgPool) {
     assert!(answer.contains("REASON_PROVIDER_STREAM_CUT"), "{answer}");
     assert_eq!(second.heard().len(), 0);
 }
+
+#[sqlx::test(migrations = false)]
+async fn every_model_that_was_asked_has_its_row_and_they_sum_to_the_bill(db: PgPool) {
+    let (world, first, second) = world(db, r#"{"after_first_token": "continue"}"#).await;
+    first.answer(vec![Act::stream(), Act::Piece(HELLO.to_owned())]);
+    second.answer(Act::events(WORLD));
+    let answer = answer(&world).await;
+    let rows = world.log(2).await;
+    let told = rows.iter().rev().map(|row| {
+        format!("{} {} {} {}", row.provider, row.status, row.error_kind, row.cost_micros)
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["first failed cut 14", "second completed  44"]);
+    assert!(answer.contains("finished stop second/m 58 "), "{answer}");
+    assert_ne!(rows[0].model_request_id, rows[1].model_request_id);
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_answer_that_nobody_may_continue_was_cut(db: PgPool) {
+    let (world, first, second) = world(db, r#"{"after_first_token": "continue"}"#).await;
+    let none = pb::Limit {
+        limit: "tokens_per_day".into(),
+        scope: "provider".into(),
+        key: "second".into(),
+        value: 1,
+        ..pb::Limit::default()
+    };
+    world.put_limit(none).await.unwrap();
+    first.answer(vec![Act::stream(), Act::Piece(HELLO.to_owned())]);
+    let answer = answer(&world).await;
+    assert!(answer.contains("quota.blocked"), "{answer}");
+    assert!(
+        answer.contains("error Aborted REASON_PROVIDER_STREAM_CUT: first/m stopped"),
+        "{answer}"
+    );
+    assert_eq!(second.heard().len(), 0);
+}

@@ -273,3 +273,41 @@ async fn bad_limits_and_budgets_name_their_field(db: PgPool) {
     "#]]
     .assert_eq(&errors);
 }
+
+/// A request that any model may answer.
+fn anybody(text: &str) -> pb::GenerateRequest {
+    let target = pb::Target { profile: "chat".into(), ..pb::Target::default() };
+    pb::GenerateRequest { target: Some(target), ..short(100, text) }
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_limit_of_a_model_leads_to_the_next_and_a_limit_of_the_caller_to_none(db: PgPool) {
+    let world = World::start(db).await;
+    let of_demo = pb::Limit { key: "scripted/demo".into(), ..limit("tokens_per_day", "model", 1) };
+    world.put_limit(of_demo).await.unwrap();
+    let answer = world.generate(anybody("say hi\nusage input=1 output=1")).await;
+    let answer = from_cost(&answer);
+    for told in [
+        "quota.blocked {\"quota\":\"tokens_per_day\",\"scope\":\"model\"",
+        "routing.fallback.applied {\"fromProvider\":\"scripted\",\"fromModel\":\"demo\",\"toProvider\":\"scripted\",\"toModel\":\"small\",\"reason\":\"limit: the quota tokens_per_day for this model is 1",
+        "finished stop scripted/small",
+    ] {
+        assert!(answer.contains(told), "{answer}");
+    }
+    // Only the one that was asked is in the log.
+    assert_eq!(world.log(1).await[0].model, "small");
+
+    // A limit of the caller's is in the way of everybody.
+    world.put_limit(limit("tokens_per_day", "subject", 2)).await.unwrap();
+    let answer = world.generate(anybody("say hi")).await;
+    assert!(!answer.contains("routing.fallback.applied"), "{answer}");
+    assert!(answer.contains("REASON_QUOTA_BLOCKED"), "{answer}");
+    assert_eq!(world.log(1).await.len(), 1);
+
+    // And so is a budget, whatever else there is.
+    world.put_limit(limit("tokens_per_day", "subject", 0)).await.unwrap();
+    world.put_budget("default", 1).await.unwrap();
+    let answer = world.generate(anybody("say hi")).await;
+    assert!(!answer.contains("routing.fallback.applied"), "{answer}");
+    assert!(answer.contains("REASON_BUDGET_EXCEEDED"), "{answer}");
+}
