@@ -68,7 +68,7 @@ async fn an_answer_that_breaks_off_is_ended_by_another_model_and_the_log_says_so
         text "Hello, "
         cost.recorded {"usage":{"input":12,"output":2},"costMicros":"14","currency":"USD","basis":"estimated"}
         routing.fallback.applied {"fromProvider":"first","fromModel":"m","toProvider":"second","toModel":"m","reason":"cut: the stream broke off","afterFirstToken":true}
-        cost.estimated {"worstCaseMicros":"2024","currency":"USD"}
+        cost.estimated {"worstCaseMicros":"2150","currency":"USD"}
         text "world."
         cost.recorded {"usage":{"input":20,"output":2},"costMicros":"44","currency":"USD","basis":"exact"}
         finished stop second/m 58 {"input":32,"output":4}

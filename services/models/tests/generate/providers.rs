@@ -394,7 +394,6 @@ async fn before_the_first_word_another_model_answers_unnoticed(db: PgPool) {
     expect![[r#"
         routing.decided {"provider":"anthropic","model":"m-1","reason":"best for chat: a balanced model, score 1.0","candidates":4,"fallbacks":["gemini/m-1","openai_chat/m-1","openai_responses/m-1"]}
         routing.fallback.applied {"fromProvider":"anthropic","fromModel":"m-1","toProvider":"gemini","toModel":"m-1","reason":"transient: it answered with 529: Overloaded"}
-        text "Let me"
-        text " look."
+        text "Let me look."
         finished tool_calls gemini/m-1 380 {"input":93,"output":46,"reasoning":6,"cacheRead":1024}"#]].assert_eq(&lines.join("\n"));
 }

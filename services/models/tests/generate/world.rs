@@ -170,17 +170,22 @@ impl World {
 
     /// Everything up to the end, as lines.
     pub async fn rest(mut answer: Streaming<pb::GenerateResponse>) -> String {
-        let mut lines = String::new();
-        loop {
+        let mut items: Vec<Item> = Vec::new();
+        let end = loop {
             match answer.message().await {
-                Ok(Some(response)) => lines += &line(response.item.unwrap()),
-                Ok(None) => return lines,
-                Err(error) => {
-                    writeln!(lines, "error {}", explain(&error)).unwrap();
-                    return lines;
+                Ok(Some(response)) => {
+                    let item = response.item.unwrap();
+                    let rest = match items.last_mut() {
+                        Some(said) => joined(said, item),
+                        None => Some(item),
+                    };
+                    items.extend(rest);
                 }
+                Ok(None) => break String::new(),
+                Err(error) => break format!("error {}\n", explain(&error)),
             }
-        }
+        };
+        items.into_iter().map(line).collect::<String>() + &end
     }
 
     pub async fn key(&self) -> String {
@@ -212,6 +217,19 @@ impl Drop for World {
     fn drop(&mut self) {
         self.stop.cancel();
     }
+}
+
+/// Words come joined as far as they were there at once, which is a matter of time. Returns
+/// what is something else.
+fn joined(said: &mut Item, item: Item) -> Option<Item> {
+    match (said, item) {
+        (Item::Text(said), Item::Text(more)) => said.text += &more.text,
+        (Item::ToolCallDelta(said), Item::ToolCallDelta(more)) if said.index == more.index => {
+            said.input_json += &more.input_json;
+        }
+        (_, item) => return Some(item),
+    }
+    None
 }
 
 /// A request of a session whose only message is a script.

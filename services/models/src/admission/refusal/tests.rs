@@ -49,5 +49,8 @@ fn what_lasts_longest_is_the_reason_and_all_of_it_is_on_record() {
           quota.blocked {"quota":"budget","scope":"bud_1","used":"90","limit":"100"}
           quota.blocked {"quota":"cost_micros_per_month","scope":"tenant","used":"90","limit":"100","resetTime":"2026-12-01T00:00:00+00:00"}
           rate_limit.hit {"origin":"host","limit":"requests_per_minute","scope":"subject","retryAfterMs":1500}
+        the quota tokens_per_day for this model is 1000, of which 90 is used, and this call may take 500: wait until 2026-11-18T00:00:00Z, ask for fewer tokens with max_output_tokens, or have the limit raised (or elsewhere)
+          quota.blocked {"quota":"tokens_per_day","scope":"model","used":"90","limit":"1000","resetTime":"2026-11-18T00:00:00+00:00"}
+          rate_limit.hit {"origin":"host","limit":"requests_per_minute","scope":"provider","retryAfterMs":1000}
     "#]].assert_eq(&lines);
 }
