@@ -224,6 +224,10 @@ impl Drop for World {
 fn joined(said: &mut Item, item: Item) -> Option<Item> {
     match (said, item) {
         (Item::Text(said), Item::Text(more)) => said.text += &more.text,
+        (Item::Reasoning(said), Item::Reasoning(more)) if said.signature.is_empty() => {
+            said.text += &more.text;
+            said.signature = more.signature;
+        }
         (Item::ToolCallDelta(said), Item::ToolCallDelta(more)) if said.index == more.index => {
             said.input_json += &more.input_json;
         }
