@@ -1,9 +1,11 @@
 use proto::{
     event::v1::{Payload, Usage},
-    models::v1::ListModelsRequest,
+    models::v1::{ListModelsRequest, QueryUsageRequest},
     session::v1::message::Role,
 };
-use tests::World;
+use tests::{Client, World};
+
+use crate::what_dies::soon;
 
 const COUNTS: &str =
     "say Done.\nusage input=1200 output=64 reasoning=10 cache_read=1000 cache_write=5";
@@ -59,6 +61,16 @@ async fn usage_and_cost() {
     let state = snapshot.threads[0].cost_state.clone().unwrap();
     assert_eq!((state.cost_micros, state.model_calls), (shown.cost_micros, 4));
 
+    // The ledger has the same, each request once.
+    let (mut billed, mut asked) = (0, 0);
+    let same = async {
+        while billed != shown.cost_micros {
+            (billed, asked) = billed_for(&client, &session.id).await;
+        }
+    };
+    soon("the ledger says what the session says", same).await;
+    assert!(asked >= 5, "{asked} requests");
+
     // Going back in history gives no money back.
     session.rewind(&messages[0].message_id).await.unwrap();
     assert!(session.messages().await.is_empty());
@@ -68,4 +80,22 @@ async fn usage_and_cost() {
         (rewound.input_tokens, rewound.output_tokens),
         (shown.input_tokens, shown.output_tokens)
     );
+}
+
+/// What a session tree cost by the ledger, and how many requests that was.
+pub async fn billed_for(client: &Client, session_id: &str) -> (i64, i64) {
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+    let request = QueryUsageRequest {
+        start_time: Some(at(now - 3600)),
+        end_time: Some(at(now + 3600)),
+        root_session_id: session_id.into(),
+        ..QueryUsageRequest::default()
+    };
+    let rows = client.usage().query_usage(request).await.unwrap().into_inner().rows;
+    rows.first().map(|row| (row.cost_micros, row.requests)).unwrap_or_default()
+}
+
+fn at(seconds: i64) -> pbjson_types::Timestamp {
+    pbjson_types::Timestamp { seconds, nanos: 0 }
 }

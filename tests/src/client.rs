@@ -1,6 +1,9 @@
 use local::{Fleet, Service};
 use proto::{
-    models::v1::model_service_client::ModelServiceClient,
+    models::v1::{
+        limit_service_client::LimitServiceClient, model_service_client::ModelServiceClient,
+        usage_service_client::UsageServiceClient,
+    },
     session::v1::{
         CreateSessionRequest, GetAgentRequest, Manifest, PutAgentRequest,
         agent_service_client::AgentServiceClient, key_service_client::KeyServiceClient,
@@ -93,6 +96,14 @@ impl Client {
 
     pub fn models(&self) -> ModelServiceClient<Calls> {
         ModelServiceClient::new(self.to(Service::Models))
+    }
+
+    pub fn limits(&self) -> LimitServiceClient<Calls> {
+        LimitServiceClient::new(self.to(Service::Models))
+    }
+
+    pub fn usage(&self) -> UsageServiceClient<Calls> {
+        UsageServiceClient::new(self.to(Service::Models))
     }
 
     pub fn tools(&self) -> ToolServiceClient<Calls> {

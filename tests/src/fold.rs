@@ -9,7 +9,7 @@
 use proto::{
     event::v1::{Event, Payload, Usage},
     session::v1::{
-        CostState, Message, Part, StepView, ToolCallView, TurnView,
+        CostState, LimitState, Message, Part, StepView, ToolCallView, TurnView,
         message::Role,
         part::{Content, Text, ToolUse},
     },
@@ -239,6 +239,13 @@ impl Fold {
             }
             Payload::SandboxApplied(applied) => {
                 self.view(&event.turn_id).sandbox_profile = Some(applied.clone());
+            }
+            Payload::CostEstimated(_) => {
+                let view = self.view(&event.turn_id);
+                view.limit_state.get_or_insert_with(|| LimitState {
+                    status: "ok".into(),
+                    ..LimitState::default()
+                });
             }
             Payload::CostRecorded(cost) => {
                 let state =

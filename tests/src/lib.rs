@@ -20,6 +20,7 @@ mod explain;
 mod reader;
 mod witness;
 mod proxy;
+mod upstream;
 
 pub use archive::request;
 pub use client::{Calls, Client};
@@ -31,5 +32,6 @@ pub use fold::Fold;
 pub use proxy::Proxy;
 pub use reader::{Reader, is_passing};
 pub use session::{Session, request_id, says};
+pub use upstream::{Act, Heard, Upstream};
 pub use witness::Witness;
 pub use world::World;

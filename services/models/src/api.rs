@@ -1,38 +1,45 @@
 //! How the world reaches models. All the gRPC.
 
 mod decode;
+mod limits;
+mod usage;
 
 use std::sync::Arc;
 
 use futures::TryStreamExt as _;
 use proto::models::v1::{
     self as pb,
-    limit_service_server::{LimitService, LimitServiceServer},
+    limit_service_server::LimitServiceServer,
     model_service_server::{ModelService, ModelServiceServer},
-    usage_service_server::{UsageService, UsageServiceServer},
+    usage_service_server::UsageServiceServer,
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{
     Request, Response, Status, codec::CompressionEncoding, codegen::BoxStream, service::Routes,
 };
 
+use self::{limits::Limits, usage::Usages};
 use crate::{
-    catalogue::{Catalogue, Model},
+    admission::Admission,
+    catalogue::{Model, Offer, live::Live},
     error::{Error, Result},
     facts::{self, Correlation},
     generate::generate,
+    health::{Health, Vitals},
     joined::joined,
-    provider::Providers,
-    usage,
+    tokens::Size,
 };
 
 pub fn routes(
     chassis: &chassis::Args,
-    catalogue: Arc<Catalogue>,
-    providers: Providers,
+    catalogue: Arc<Live>,
+    health: Arc<Health>,
+    admission: Admission,
     stop: CancellationToken,
 ) -> Routes {
-    let api = Api { catalogue, providers, stop };
+    let limits = Limits { admission: admission.clone() };
+    let usages = Usages { db: admission.db().clone() };
+    let api = Api { catalogue, health, admission, stop };
     // The contract promises room for a prompt, whatever else the limit is. Answers are
     // streams of a few bytes at a time, which compressing would make larger.
     let models = ModelServiceServer::new(api)
@@ -40,21 +47,16 @@ pub fn routes(
         .max_encoding_message_size(chassis.server.max_message_bytes)
         .accept_compressed(CompressionEncoding::Gzip);
     Routes::new(models)
-        .add_service(chassis::service!(LimitServiceServer::new(Later), chassis))
-        .add_service(chassis::service!(UsageServiceServer::new(Later), chassis))
+        .add_service(chassis::service!(LimitServiceServer::new(limits), chassis))
+        .add_service(chassis::service!(UsageServiceServer::new(usages), chassis))
 }
 
 struct Api {
-    catalogue: Arc<Catalogue>,
-    providers: Providers,
+    catalogue: Arc<Live>,
+    health: Arc<Health>,
+    admission: Admission,
     stop: CancellationToken,
 }
-
-/// In the contract and not in this version: every call says so.
-struct Later;
-
-impl LimitService for Later {}
-impl UsageService for Later {}
 
 #[tonic::async_trait]
 impl ModelService for Api {
@@ -62,12 +64,14 @@ impl ModelService for Api {
         &self,
         request: Request<pb::GenerateRequest>,
     ) -> Result<Response<BoxStream<pb::GenerateResponse>>, Status> {
-        let generation = decode::generation(request.into_inner())?;
+        let caller = chassis::caller(&request)?;
+        let generation = decode::generation(caller, request.into_inner())?;
+        let served = self.catalogue.now();
         if let Some(name) = &generation.task.model {
-            self.find(name)?;
+            find(served.catalogue.of(generation.account.tenant.as_str()), name)?;
         }
-        let (catalogue, providers) = (self.catalogue.clone(), self.providers.clone());
-        let answer = joined(generate(catalogue, providers, generation, self.stop.clone()));
+        let (health, admission) = (self.health.clone(), self.admission.clone());
+        let answer = joined(generate(served, health, admission, generation, self.stop.clone()));
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         Ok(Response::new(Box::pin(answer.map_err(Into::into))))
     }
@@ -76,11 +80,13 @@ impl ModelService for Api {
         &self,
         request: Request<pb::CountTokensRequest>,
     ) -> Result<Response<pb::CountTokensResponse>, Status> {
+        let caller = chassis::caller(&request)?;
         let request = request.into_inner();
-        let model = self.find(&request.model)?;
+        let served = self.catalogue.now();
+        let model = find(served.catalogue.of(caller.tenant.as_str()), &request.model)?;
         let prompt = decode::prompt(request.prompt)?;
         Ok(Response::new(pb::CountTokensResponse {
-            tokens: usage::prompt_tokens(&prompt),
+            tokens: Size::of(&prompt).tokens(model.tokenizer),
             usable_tokens: model.context_tokens - model.output_tokens,
             basis: "estimated".to_owned(),
         }))
@@ -90,9 +96,12 @@ impl ModelService for Api {
         &self,
         request: Request<pb::ListModelsRequest>,
     ) -> Result<Response<pb::ListModelsResponse>, Status> {
+        let caller = chassis::caller(&request)?;
         let request = request.into_inner();
         let size = decode::page_size(request.page_size)?;
-        let models = self.catalogue.models();
+        let served = self.catalogue.now();
+        let Offer { models, policy } = served.catalogue.of(caller.tenant.as_str());
+        let models: Vec<_> = models.iter().filter(|model| policy.permits(model)).collect();
         let start = match request.page_token.as_str() {
             "" => 0,
             last => {
@@ -103,8 +112,8 @@ impl ModelService for Api {
         let (page, rest) = models[start..].split_at(size.min(models.len() - start));
         let last = page.last().filter(|_| !rest.is_empty());
         Ok(Response::new(pb::ListModelsResponse {
-            models: page.iter().map(Into::into).collect(),
-            next_page_token: last.map(Model::name).unwrap_or_default(),
+            models: page.iter().map(|model| shown(model, self.health.of(model))).collect(),
+            next_page_token: last.map(|model| model.name()).unwrap_or_default(),
         }))
     }
 
@@ -112,40 +121,40 @@ impl ModelService for Api {
         &self,
         request: Request<pb::ExplainRouteRequest>,
     ) -> Result<Response<pb::ExplainRouteResponse>, Status> {
+        let caller = chassis::caller(&request)?;
         let request = request.into_inner();
-        let task = decode::task(request.target, request.tokens)?;
+        let task = decode::task(request.target, decode::counted(request.tokens)?)?;
+        let served = self.catalogue.now();
+        let offer = served.catalogue.of(caller.tenant.as_str());
         if let Some(name) = &task.model {
-            self.find(name)?;
+            find(offer, name)?;
         }
-        let payloads = facts::routing(&task, &task.candidates(&self.catalogue));
+        let found = task.candidates(offer, |model| self.health.of(model));
+        let payloads = facts::routing(&task, &found);
         let facts = payloads.into_iter().map(|payload| Correlation::default().fact("", payload));
         Ok(Response::new(pb::ExplainRouteResponse { facts: facts.collect() }))
     }
 }
 
-impl Api {
-    fn find(&self, name: &str) -> Result<&Model> {
-        self.catalogue.find(name).ok_or_else(|| Error::ModelNotFound(name.to_owned()))
-    }
+fn find<'a>(offer: &'a Offer, name: &str) -> Result<&'a Model> {
+    offer.find(name).ok_or_else(|| Error::ModelNotFound(name.to_owned()))
 }
 
-impl From<&Model> for pb::Model {
-    fn from(model: &Model) -> pb::Model {
-        pb::Model {
-            model: model.name(),
-            context_tokens: model.context_tokens,
-            output_tokens: model.output_tokens,
-            capabilities: model.capabilities.iter().map(|one| one.as_str().to_owned()).collect(),
-            tier: model.tier.as_str().to_owned(),
-            regions: Vec::new(),
-            price: Some(pb::model::Price {
-                currency: model.price.currency.clone(),
-                input_micros: model.price.input_micros,
-                output_micros: model.price.output_micros,
-                cache_read_micros: model.price.cache_read_micros,
-                cache_write_micros: model.price.cache_write_micros,
-            }),
-            breaker: "closed".to_owned(),
-        }
+fn shown(model: &Model, vitals: Vitals) -> pb::Model {
+    pb::Model {
+        model: model.name(),
+        context_tokens: model.context_tokens,
+        output_tokens: model.output_tokens,
+        capabilities: model.capabilities.iter().map(|one| one.as_str().to_owned()).collect(),
+        tier: model.tier.as_str().to_owned(),
+        regions: model.regions.iter().cloned().collect(),
+        price: Some(pb::model::Price {
+            currency: model.price.currency.clone(),
+            input_micros: model.price.input_micros,
+            output_micros: model.price.output_micros,
+            cache_read_micros: model.price.cache_read_micros,
+            cache_write_micros: model.price.cache_write_micros,
+        }),
+        breaker: vitals.breaker.as_str().to_owned(),
     }
 }

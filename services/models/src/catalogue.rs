@@ -1,29 +1,107 @@
-//! The models we know: what they can do, how much they read, what they cost.
+//! The models we know: who runs them, what they can do, how much they read, what they
+//! cost, and who may use them.
 
-use std::{collections::BTreeSet, fmt, str::FromStr};
+mod credential;
+mod file;
+pub mod live;
+mod places;
+mod policy;
 
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fmt,
+    str::FromStr,
+    time::Duration,
+};
+
+use secrecy::SecretString;
 use serde::Deserialize;
 
-use crate::usage::Usage;
+pub use self::policy::{AfterFirstToken, Policy};
+use crate::{tokens::Tokenizer, usage::Usage};
 
-/// Every model by name, in the order of names.
+/// What the service knows without being told.
+const BUILT_IN: &str = include_str!("../catalogue.json");
+
+/// Everything one file says. Holding one is proof that somebody checked it.
+#[derive(Debug, Clone)]
+pub struct Catalogue {
+    pub providers: Vec<Provider>,
+    /// What a tenant sees that the file does not mention.
+    everybody: Offer,
+    tenants: HashMap<String, Offer>,
+}
+
+/// What one tenant is offered: every model, in the order of names and at its prices, and
+/// what it may make of them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Catalogue(Vec<Model>);
+pub struct Offer {
+    pub models: Vec<Model>,
+    pub policy: Policy,
+}
 
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// Somebody who runs models, and the way there.
+#[derive(Debug, Clone)]
+pub struct Provider {
+    pub name: String,
+    pub kind: Kind,
+    /// Without a slash at its end.
+    pub base_url: String,
+    pub credential: Option<SecretString>,
+    pub headers: BTreeMap<String, String>,
+    pub connect_timeout: Duration,
+    /// How long it may say nothing at all.
+    pub idle_timeout: Duration,
+    pub output_limit_field: OutputLimitField,
+}
+
+/// How it is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    Scripted,
+    OpenaiChat,
+    OpenaiResponses,
+    Anthropic,
+    Gemini,
+}
+
+/// What the limit of an answer is called, which is where compatible servers differ.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OutputLimitField {
+    #[default]
+    MaxTokens,
+    MaxCompletionTokens,
+}
+
+#[derive(Debug, Clone, PartialEq)]
 pub struct Model {
     pub provider: String,
+    /// How its provider is spoken to.
+    pub kind: Kind,
     /// The provider's own name for it.
     pub model: String,
     /// Other names under which it may be asked for.
-    #[serde(default)]
     pub aliases: Vec<String>,
     pub tier: Tier,
     pub context_tokens: i32,
     pub output_tokens: i32,
     pub capabilities: BTreeSet<Capability>,
+    /// Where it runs; empty: nobody says.
+    pub regions: BTreeSet<String>,
     pub price: Price,
+    pub tokenizer: Tokenizer,
+    pub thinking: Thinking,
+}
+
+/// How an Anthropic model is told how much to think.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Thinking {
+    #[default]
+    Budget,
+    Adaptive,
 }
 
 /// From the least to the most able.
@@ -55,60 +133,29 @@ pub struct Price {
     pub cache_write_micros: i64,
 }
 
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error("the catalogue is not the JSON it should be")]
-    Json(#[from] serde_json::Error),
-
-    #[error("two models of the catalogue are called {0}")]
-    Ambiguous(String),
-
-    #[error("{0} has a size or a price that cannot be")]
-    Impossible(String),
-}
-
 impl Catalogue {
-    /// What the service knows without being told.
-    pub fn built_in() -> Result<Catalogue, Error> {
-        include_str!("../catalogue.json").parse()
+    #[cfg(test)]
+    pub fn built_in() -> Result<Catalogue, file::Error> {
+        BUILT_IN.parse()
     }
 
+    /// What `tenant` is offered.
+    pub fn of(&self, tenant: &str) -> &Offer {
+        self.tenants.get(tenant).unwrap_or(&self.everybody)
+    }
+
+    /// What everybody is offered of whom the file says nothing.
+    pub fn everybody(&self) -> &Offer {
+        &self.everybody
+    }
+}
+
+impl Offer {
     /// Finds a model by `provider/model` or by an alias.
     pub fn find(&self, name: &str) -> Option<&Model> {
-        self.0
+        self.models
             .iter()
-            .find(|model| model.name() == name || model.aliases.iter().any(|alias| alias == name))
-    }
-
-    pub fn models(&self) -> &[Model] {
-        &self.0
-    }
-}
-
-impl FromStr for Catalogue {
-    type Err = Error;
-
-    fn from_str(json: &str) -> Result<Catalogue, Error> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct File {
-            models: Vec<Model>,
-        }
-        let mut models = serde_json::from_str::<File>(json)?.models;
-        models.sort_by_key(Model::name);
-
-        let mut names = BTreeSet::new();
-        for model in &models {
-            if !model.is_possible() {
-                return Err(Error::Impossible(model.name()));
-            }
-            for name in [model.name()].iter().chain(&model.aliases) {
-                if !names.insert(name.clone()) {
-                    return Err(Error::Ambiguous(name.clone()));
-                }
-            }
-        }
-        Ok(Catalogue(models))
+            .find(|model| model.is_called(name) || model.aliases.iter().any(|alias| alias == name))
     }
 }
 
@@ -118,17 +165,14 @@ impl Model {
         format!("{}/{}", self.provider, self.model)
     }
 
+    fn is_called(&self, name: &str) -> bool {
+        let model = name.strip_prefix(&self.provider).and_then(|rest| rest.strip_prefix('/'));
+        model == Some(&self.model)
+    }
+
     /// What of `wanted` this model lacks.
     pub fn gap(&self, wanted: &BTreeSet<Capability>) -> Vec<Capability> {
         wanted.difference(&self.capabilities).copied().collect()
-    }
-
-    fn is_possible(&self) -> bool {
-        let Price { input_micros, output_micros, cache_read_micros, cache_write_micros, .. } =
-            self.price;
-        let prices = [input_micros, output_micros, cache_read_micros, cache_write_micros];
-        (1..self.context_tokens).contains(&self.output_tokens)
-            && prices.iter().all(|price| (0..=i64::from(u32::MAX)).contains(price))
     }
 }
 
@@ -144,6 +188,23 @@ impl Price {
         let sum: i128 =
             parts.iter().map(|(count, price)| i128::from(*count) * i128::from(*price)).sum();
         i64::try_from((sum + 999_999) / 1_000_000).unwrap_or(i64::MAX)
+    }
+
+    /// Whether reading something again from the provider's cache is worth staying for.
+    pub fn rewards_cache(&self) -> bool {
+        self.cache_read_micros < self.input_micros
+    }
+}
+
+impl Kind {
+    /// Who counts its tokens, unless the model says otherwise.
+    fn tokenizer(self) -> Tokenizer {
+        match self {
+            Kind::Scripted => Tokenizer::Plain,
+            Kind::OpenaiChat | Kind::OpenaiResponses => Tokenizer::Openai,
+            Kind::Anthropic => Tokenizer::Anthropic,
+            Kind::Gemini => Tokenizer::Gemini,
+        }
     }
 }
 
@@ -191,38 +252,4 @@ impl FromStr for Capability {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::expect;
-
-    use super::*;
-
-    #[test]
-    fn the_built_in_catalogue_can_be_read() {
-        let catalogue = Catalogue::built_in().unwrap();
-        assert_eq!(catalogue.find("scripted"), catalogue.find("scripted/demo"));
-        assert_eq!(catalogue.find("scripted/none"), None);
-    }
-
-    #[test]
-    fn a_name_means_one_model() {
-        let json = include_str!("../catalogue.json").replace("\"small\"", "\"demo\"");
-        expect!["two models of the catalogue are called scripted/demo"]
-            .assert_eq(&json.parse::<Catalogue>().unwrap_err().to_string());
-    }
-
-    #[test]
-    fn an_answer_must_fit_into_the_context() {
-        let json = include_str!("../catalogue.json").replace("64000", "128000");
-        expect!["scripted/demo has a size or a price that cannot be"]
-            .assert_eq(&json.parse::<Catalogue>().unwrap_err().to_string());
-    }
-
-    #[test]
-    fn every_kind_of_token_has_its_price() {
-        let catalogue = Catalogue::built_in().unwrap();
-        let price = &catalogue.find("scripted/demo").unwrap().price;
-        let usage =
-            Usage { input: 1000, output: 100, reasoning: 50, cache_read: 500, cache_write: 10 };
-        assert_eq!(price.cost_micros(&usage), 1000 + 400 + 50 + 13);
-    }
-}
+mod tests;

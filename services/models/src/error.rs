@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use jiff::Timestamp;
 use proto::error::v1::Reason;
 use tonic::Status;
 use tonic_types::StatusExt as _;
@@ -32,8 +33,36 @@ pub enum Error {
     #[error("{provider}/{model} failed: {problem}")]
     ProviderTransient { provider: String, model: String, problem: String },
 
+    #[error("{provider} failed too often and is left alone for a while")]
+    ProviderRests { provider: String, model: String, retry_after: Duration },
+
     #[error("{provider}/{model} is at its rate limit")]
     RateLimited { provider: String, model: String, retry_after: Duration },
+
+    #[error("{limit} for this {scope} is {value}, and that is in use")]
+    HostRateLimited { limit: String, scope: String, value: i64, retry_after: Duration },
+
+    #[error(
+        "the quota {quota} for this {scope} is {value}, of which {used} is used, and this call may take {needed}: \
+         wait until {resets_at}, ask for fewer tokens with max_output_tokens, or have the limit raised"
+    )]
+    QuotaBlocked {
+        quota: String,
+        scope: String,
+        value: i64,
+        used: i64,
+        needed: i64,
+        resets_at: Timestamp,
+    },
+
+    #[error(
+        "budget {budget_id} has {remaining_micros} millionths left and this call may cost {needed_micros}: \
+         have the budget raised, ask for fewer tokens with max_output_tokens, or use a cheaper model"
+    )]
+    BudgetExceeded { budget_id: String, remaining_micros: i64, needed_micros: i64 },
+
+    #[error("request_id {0} was used before for another budget")]
+    RequestIdReused(String),
 
     #[error("{provider} refused our credential")]
     ProviderAuth { provider: String },
@@ -52,6 +81,15 @@ pub enum Error {
 
     #[error("this server is stopping, call again")]
     Stopping,
+
+    #[error("{dependency} does not answer")]
+    Unavailable { dependency: &'static str, retry_after: Duration },
+
+    #[error("database failed")]
+    Database(#[from] sqlx::Error),
+
+    #[error("the database holds what we did not write: {0}")]
+    Corrupt(&'static str),
 }
 
 impl Error {
@@ -114,10 +152,33 @@ impl From<Error> for Status {
                 retry = Some(RETRY);
                 (Reason::ProviderTransient, who(provider, model))
             }
+            Error::ProviderRests { provider, model, retry_after } => {
+                retry = Some(*retry_after);
+                (Reason::ProviderTransient, who(provider, model))
+            }
             Error::RateLimited { retry_after, .. } => {
                 retry = Some(*retry_after);
                 let metadata = [("limit", "requests_per_minute"), ("scope", "provider")];
                 (Reason::RateLimited, metadata.map(|(key, value)| (key, value.to_owned())).into())
+            }
+            Error::HostRateLimited { limit, scope, retry_after, .. } => {
+                retry = Some(*retry_after);
+                (Reason::RateLimited, vec![("limit", limit.clone()), ("scope", scope.clone())])
+            }
+            Error::QuotaBlocked { quota, resets_at, .. } => (
+                Reason::QuotaBlocked,
+                vec![("quota", quota.clone()), ("resets_at", resets_at.to_string())],
+            ),
+            Error::BudgetExceeded { budget_id, remaining_micros, needed_micros } => (
+                Reason::BudgetExceeded,
+                vec![
+                    ("budget_id", budget_id.clone()),
+                    ("remaining_micros", remaining_micros.to_string()),
+                    ("needed_micros", needed_micros.to_string()),
+                ],
+            ),
+            Error::RequestIdReused(request_id) => {
+                (Reason::RequestIdReused, vec![("request_id", request_id.clone())])
             }
             Error::ProviderAuth { provider } => {
                 (Reason::ProviderAuth, vec![("provider", provider.clone())])
@@ -136,6 +197,11 @@ impl From<Error> for Status {
                 vec![("line", line.to_string()), ("problem", problem.clone())],
             ),
             Error::Stopping => (Reason::Stopping, vec![]),
+            Error::Unavailable { dependency, retry_after } => {
+                return chassis::unavailable(dependency, *retry_after);
+            }
+            Error::Database(cause) => return chassis::database_error(cause),
+            Error::Corrupt(_) => return chassis::internal(&error),
         };
         let status = chassis::status(reason, &error, metadata);
         match retry {

@@ -1,11 +1,16 @@
 //! What goes on record about a request, as the events the session's log keeps.
 
+use std::fmt::Display;
+
 use proto::event::v1::{self as pb, Event, event::Payload};
 
 use crate::{
+    admission::Remaining,
     catalogue::{Capability, Model},
+    generate::Spent,
     provider::Failure,
     routing::{Candidate, Candidates, Exclusion, Task},
+    tokens::Tokenizer,
     usage::Usage,
 };
 
@@ -44,7 +49,7 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
         Payload::TaskProfileResolved(pb::TaskProfileResolved {
             profile: task.profile.clone(),
             capabilities: names(&task.capabilities),
-            tokens: task.tokens,
+            tokens: task.size.tokens(Tokenizer::Plain),
             tier: task.tier().as_str().to_owned(),
         }),
         Payload::RoutingCandidatesResolved(pb::CandidatesResolved {
@@ -81,24 +86,50 @@ pub fn routing(task: &Task, found: &Candidates<'_>) -> Vec<Payload> {
     payloads
 }
 
-/// What the request costs if the answer is as long as it may be.
-pub fn cost_estimated(model: &Model, input: i32, max_output_tokens: i32) -> Payload {
+/// Somebody failed or may not be asked, and somebody else is.
+pub fn fallback(
+    from: &Model,
+    to: &Model,
+    kind: &str,
+    problem: &impl Display,
+    after_first_token: bool,
+) -> Payload {
+    Payload::RoutingFallbackApplied(pb::FallbackApplied {
+        from_provider: from.provider.clone(),
+        from_model: from.model.clone(),
+        to_provider: to.provider.clone(),
+        to_model: to.model.clone(),
+        reason: format!("{kind}: {problem}"),
+        after_first_token,
+    })
+}
+
+/// What the request costs if the answer is as long as it may be, and what is then left to pay with.
+pub fn cost_estimated(
+    model: &Model,
+    input: i32,
+    max_output_tokens: i32,
+    budget: Option<Remaining>,
+) -> Payload {
     let worst = Usage { input, output: max_output_tokens, ..Usage::default() };
     Payload::CostEstimated(pb::CostEstimated {
         worst_case_micros: model.price.cost_micros(&worst),
         currency: model.price.currency.clone(),
-        ..pb::CostEstimated::default()
+        budget_id: budget.map(|budget| budget.budget_id.to_string()).unwrap_or_default(),
+        remaining_micros: budget.map(|budget| budget.micros).unwrap_or_default(),
     })
 }
 
-/// What it did cost. `counted` says whether the provider counted or we estimate.
-pub fn cost_recorded(model: &Model, usage: Usage, counted: bool) -> Payload {
+/// What it did cost.
+pub fn cost_recorded(model: &Model, spent: &Spent) -> Payload {
+    let Spent { usage, counted, budget } = *spent;
     Payload::CostRecorded(pb::CostRecorded {
         usage: Some(usage.into()),
         cost_micros: model.price.cost_micros(&usage),
         currency: model.price.currency.clone(),
         basis: if counted { "exact" } else { "estimated" }.to_owned(),
-        ..pb::CostRecorded::default()
+        budget_id: budget.map(|budget| budget.budget_id.to_string()).unwrap_or_default(),
+        remaining_micros: budget.map(|budget| budget.micros).unwrap_or_default(),
     })
 }
 
@@ -133,7 +164,7 @@ impl From<&Candidate<'_>> for pb::Candidate {
 }
 
 impl From<&Exclusion<'_>> for pb::Exclusion {
-    fn from(Exclusion { model, reason, detail }: &Exclusion<'_>) -> pb::Exclusion {
+    fn from(Exclusion { model, reason, detail, .. }: &Exclusion<'_>) -> pb::Exclusion {
         pb::Exclusion {
             provider: model.provider.clone(),
             model: model.model.clone(),

@@ -36,6 +36,23 @@ pub struct Tool {
     pub input_schema_json: String,
 }
 
+impl Prompt {
+    /// The same conversation with an answer that broke off, to be ended by somebody else.
+    pub fn continued(&self, answer: &str) -> Prompt {
+        let say =
+            |role, text: &str| Message { role, content: vec![Content::Text(text.to_owned())] };
+        let mut prompt = self.clone();
+        prompt.messages.push(say(Role::Assistant, answer.trim_end()));
+        prompt.messages.push(say(Role::User, CONTINUE));
+        prompt
+    }
+}
+
+/// What somebody is told who goes on where another stopped.
+const CONTINUE: &str = "Your answer above broke off because of a technical fault, and the reader \
+has seen all of it. Go on exactly where it stopped, in the middle of the sentence if need be. \
+Do not repeat anything, and do not mention the fault.";
+
 impl Message {
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.content.iter().filter_map(|content| match content {

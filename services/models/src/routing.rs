@@ -1,8 +1,14 @@
-//! Which model answers. No I/O and no protobuf: a task and a catalogue in, a decision out.
+//! Which model answers, and who does when it cannot. No I/O and no protobuf: a task, what
+//! a tenant is offered and how everybody is in, a decision out.
 
-use std::{cmp::Reverse, collections::BTreeSet};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-use crate::catalogue::{Capability, Catalogue, Model, Tier};
+use crate::{
+    catalogue::{AfterFirstToken, Capability, Model, Offer, Policy, Tier},
+    health::Vitals,
+    provider::Failure,
+    tokens::Size,
+};
 
 /// What kind of work it is.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +18,9 @@ pub struct Task {
     pub profile: String,
     pub capabilities: BTreeSet<Capability>,
     /// The size of the prompt.
-    pub tokens: i32,
+    pub size: Size,
+    /// The model that answered before in the same session tree, whose cache may be warm.
+    pub previous: Option<String>,
 }
 
 /// Who could serve and who could not.
@@ -26,10 +34,12 @@ pub struct Candidates<'a> {
 #[derive(Debug, PartialEq)]
 pub struct Candidate<'a> {
     pub model: &'a Model,
-    /// 1 for the best there could be, 0 for the worst.
+    /// 1 for a model of the tier that is wanted, less for others; a little more for one
+    /// whose cache is warm, a little less for one that is slow.
     pub score: f64,
     /// What it lacks of what was asked for.
     pub gap: Vec<Capability>,
+    warm: bool,
 }
 
 #[derive(Debug, PartialEq)]
@@ -37,14 +47,28 @@ pub struct Exclusion<'a> {
     pub model: &'a Model,
     pub reason: Reason,
     pub detail: String,
+    /// When it may be otherwise, if waiting helps.
+    pub again_in: Option<Duration>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reason {
     NotRequested,
+    Policy,
+    Region,
+    Price,
     Capability,
     Context,
+    Health,
+    Limit,
 }
+
+/// Never enough to prefer another tier.
+const WARM: f64 = 0.2;
+const SLOW: f64 = -0.1;
+
+/// Whoever takes longer to the first word is slow.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Task {
     /// How able a model the work wants.
@@ -56,15 +80,27 @@ impl Task {
         }
     }
 
-    /// Sorts the catalogue into those who can do this and those who cannot.
-    pub fn candidates<'a>(&self, catalogue: &'a Catalogue) -> Candidates<'a> {
-        let asked_for = self.model.as_deref().and_then(|name| catalogue.find(name));
+    /// Sorts what is offered into those who can do this and those who cannot.
+    pub fn candidates<'a>(
+        &self,
+        offer: &'a Offer,
+        vitals: impl Fn(&Model) -> Vitals,
+    ) -> Candidates<'a> {
+        let asked_for = self.model.as_deref().and_then(|name| offer.find(name));
         let (mut candidates, mut excluded) = (Vec::new(), Vec::new());
-        for model in catalogue.models() {
+        for model in &offer.models {
             let gap = model.gap(&self.capabilities);
-            match self.exclusion(model, asked_for, &gap) {
-                Some((reason, detail)) => excluded.push(Exclusion { model, reason, detail }),
-                None => candidates.push(Candidate { model, score: self.score(model), gap }),
+            let vitals = vitals(model);
+            match self.exclusion(model, &offer.policy, asked_for, &gap, &vitals) {
+                Some((reason, detail)) => {
+                    let again_in = match reason {
+                        Reason::Health => vitals.rests,
+                        Reason::Limit => vitals.limited,
+                        _ => None,
+                    };
+                    excluded.push(Exclusion { model, reason, detail, again_in });
+                }
+                None => candidates.push(self.candidate(model, gap, &vitals)),
             }
         }
         candidates.sort_by(|one, other| {
@@ -74,39 +110,71 @@ impl Task {
         Candidates { candidates, excluded }
     }
 
+    /// Why a model cannot serve; what lasts is told before what passes.
     fn exclusion(
         &self,
         model: &Model,
+        policy: &Policy,
         asked_for: Option<&Model>,
         gap: &[Capability],
+        vitals: &Vitals,
     ) -> Option<(Reason, String)> {
         if asked_for.is_some_and(|asked_for| asked_for != model) {
             return Some((Reason::NotRequested, "another model was asked for".to_owned()));
+        }
+        if let Some(denial) = policy.denial(model) {
+            return Some((Reason::Policy, denial.to_owned()));
+        }
+        if !policy.has_region(model) {
+            let regions = policy.regions.iter().cloned().collect::<Vec<_>>().join(", ");
+            return Some((Reason::Region, format!("does not run in {regions}")));
+        }
+        if !policy.affords(model) {
+            return Some((Reason::Price, "costs more than the tenant's ceiling".to_owned()));
         }
         // Whoever names a model knows what it lacks; the gap goes on record instead.
         if asked_for.is_none() && !gap.is_empty() {
             return Some((Reason::Capability, format!("lacks {}", join(gap))));
         }
-        if self.tokens > model.context_tokens {
-            let Model { context_tokens, .. } = model;
-            let detail = format!("{} tokens do not fit into {context_tokens}", self.tokens);
-            return Some((Reason::Context, detail));
+        let (tokens, context) = (self.size.tokens(model.tokenizer), model.context_tokens);
+        if tokens > context {
+            return Some((Reason::Context, format!("{tokens} tokens do not fit into {context}")));
         }
-        None
+        if let Some(rest) = vitals.rests {
+            let detail = format!("{} failed too often, tried again in {rest:.0?}", model.provider);
+            return Some((Reason::Health, detail));
+        }
+        let limited = vitals.limited?;
+        Some((Reason::Limit, format!("asked us to wait for {limited:.0?}")))
     }
 
-    /// The nearer to the wanted tier the better.
-    fn score(&self, model: &Model) -> f64 {
+    fn candidate<'a>(
+        &self,
+        model: &'a Model,
+        gap: Vec<Capability>,
+        vitals: &Vitals,
+    ) -> Candidate<'a> {
+        // The nearer to the wanted tier the better.
         let distance = (self.tier() as i32 - model.tier as i32).abs();
-        1.0 - f64::from(distance) / 2.0
+        let warm = self.previous.as_ref().is_some_and(|previous| *previous == model.name())
+            && model.price.rewards_cache();
+        let slow = vitals.first_token.is_some_and(|wait| wait > PATIENCE);
+        let score = 1.0 - f64::from(distance) / 2.0
+            + if warm { WARM } else { 0.0 }
+            + if slow { SLOW } else { 0.0 };
+        Candidate { model, score, gap, warm }
     }
 
     /// One sentence that says why `chosen` is the first of the candidates.
     pub fn why(&self, chosen: &Candidate<'_>) -> String {
         let tier = chosen.model.tier.as_str();
+        let warm = if chosen.warm { " that answered before" } else { "" };
         match &self.model {
             Some(name) => format!("{name} was asked for"),
-            None => format!("best for {}: a {tier} model, score {:.1}", self.profile, chosen.score),
+            None => {
+                let (profile, score) = (&self.profile, chosen.score);
+                format!("best for {profile}: a {tier} model{warm}, score {score:.1}")
+            }
         }
     }
 }
@@ -118,14 +186,57 @@ impl<'a> Candidates<'a> {
         let too_small = self.excluded.iter().filter(|one| one.reason == Reason::Context);
         too_small.map(|one| one.model).min_by_key(|model| Reverse(model.context_tokens))
     }
+
+    /// With nobody left: who is back first, so that a caller knows when to come again.
+    pub fn back_first(&self) -> Option<&Exclusion<'a>> {
+        let passing = self.excluded.iter().filter(|one| one.again_in.is_some());
+        passing.min_by_key(|one| one.again_in)
+    }
+}
+
+/// What was said before somebody failed.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Said {
+    pub text: String,
+    /// Whether anything at all was passed on.
+    pub begun: bool,
+    /// Whether a tool call was begun, which nobody else can end.
+    pub called: bool,
+}
+
+/// What to do about a failure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fallback {
+    /// Somebody else answers, and nobody notices.
+    Restart,
+    /// Somebody else goes on where this one stopped.
+    Continue,
+    /// The failure is the answer, after what was said.
+    None,
+}
+
+/// Decides whether the next candidate may try.
+pub fn fallback(failure: &Failure, said: &Said, policy: &Policy) -> Fallback {
+    match (failure.passes_on(), said.begun, policy.after_first_token) {
+        (true, false, _) => Fallback::Restart,
+        (true, true, AfterFirstToken::Continue) if !said.called && !said.text.is_empty() => {
+            Fallback::Continue
+        }
+        _ => Fallback::None,
+    }
 }
 
 impl Reason {
     pub fn as_str(self) -> &'static str {
         match self {
             Reason::NotRequested => "not_requested",
+            Reason::Policy => "policy",
+            Reason::Region => "region",
+            Reason::Price => "price",
             Reason::Capability => "capability",
             Reason::Context => "context",
+            Reason::Health => "health",
+            Reason::Limit => "limit",
         }
     }
 }
@@ -135,88 +246,4 @@ fn join(capabilities: &[Capability]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::expect;
-
-    use super::*;
-
-    fn named(model: &str) -> Task {
-        Task { model: Some(model.to_owned()), ..profile("chat") }
-    }
-
-    fn profile(profile: &str) -> Task {
-        Task { model: None, profile: profile.to_owned(), capabilities: BTreeSet::new(), tokens: 10 }
-    }
-
-    /// The decision, then those who could serve and those who could not.
-    fn route(task: Task) -> String {
-        let catalogue = Catalogue::built_in().unwrap();
-        let Candidates { candidates, excluded } = task.candidates(&catalogue);
-        let mut lines: Vec<_> =
-            candidates.first().map(|chosen| task.why(chosen)).into_iter().collect();
-        for Candidate { model, score, gap } in candidates {
-            lines.push(format!("+ {} {score:.1} lacks {gap:?}", model.name()));
-        }
-        for Exclusion { model, reason, detail } in excluded {
-            lines.push(format!("- {} {}: {detail}", model.name(), reason.as_str()));
-        }
-        lines.join("\n")
-    }
-
-    #[test]
-    fn a_model_that_is_named_is_the_only_candidate() {
-        expect![[r#"
-            scripted was asked for
-            + scripted/demo 1.0 lacks []
-            - scripted/small not_requested: another model was asked for"#]]
-        .assert_eq(&route(named("scripted")));
-    }
-
-    #[test]
-    fn whoever_names_a_model_gets_it_with_its_gaps() {
-        let capabilities = BTreeSet::from([Capability::Images]);
-        expect![[r#"
-            scripted/small was asked for
-            + scripted/small 0.5 lacks [Images]
-            - scripted/demo not_requested: another model was asked for"#]]
-        .assert_eq(&route(Task { capabilities, ..named("scripted/small") }));
-    }
-
-    #[test]
-    fn a_profile_prefers_its_tier() {
-        expect![[r#"
-            best for chat: a balanced model, score 1.0
-            + scripted/demo 1.0 lacks []
-            + scripted/small 0.5 lacks []"#]]
-        .assert_eq(&route(profile("chat")));
-        expect![[r#"
-            best for title: a cheap model, score 1.0
-            + scripted/small 1.0 lacks []
-            + scripted/demo 0.5 lacks []"#]]
-        .assert_eq(&route(profile("title")));
-        expect![[r#"
-            best for code: a balanced model, score 0.5
-            + scripted/demo 0.5 lacks []
-            + scripted/small 0.0 lacks []"#]]
-        .assert_eq(&route(profile("code")));
-    }
-
-    #[test]
-    fn a_model_that_cannot_serve_says_why() {
-        let capabilities = BTreeSet::from([Capability::Images, Capability::Reasoning]);
-        expect![[r#"
-            best for title: a balanced model, score 0.5
-            + scripted/demo 0.5 lacks []
-            - scripted/small capability: lacks images, reasoning"#]]
-        .assert_eq(&route(Task { capabilities, ..profile("title") }));
-        expect![[r#"
-            best for title: a balanced model, score 0.5
-            + scripted/demo 0.5 lacks []
-            - scripted/small context: 10000 tokens do not fit into 8000"#]]
-        .assert_eq(&route(Task { tokens: 10_000, ..profile("title") }));
-        expect![[r#"
-            - scripted/demo not_requested: another model was asked for
-            - scripted/small context: 10000 tokens do not fit into 8000"#]]
-        .assert_eq(&route(Task { tokens: 10_000, ..named("scripted/small") }));
-    }
-}
+mod tests;

@@ -1,11 +1,13 @@
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use chassis::{Auth, Server, database};
+use chassis::{Auth, Redis, Server, database};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{api, catalogue::Catalogue, config::Config, provider::Providers};
+use crate::{
+    MIGRATIONS, admission::Admission, api, bus::Bus, catalogue::live::Live, config::Config,
+    health::Health, provider::scripted,
+};
 
 /// Serves on `listener` until `stop`. Tests start the service this way too.
 pub async fn serve(
@@ -13,17 +15,40 @@ pub async fn serve(
     listener: TcpListener,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let catalogue = Arc::new(Catalogue::built_in()?);
-    let providers = Providers::built_in();
-    for model in catalogue.models() {
-        let name = model.name();
-        providers.get(&model.provider).with_context(|| format!("nobody provides {name}"))?;
-    }
+    chassis::tls::install_default();
+    let catalogue = Arc::new(Live::open(config.catalogue.clone())?);
+    let health = Health::new();
 
     let db = database::connect(&config.chassis.database, "models").await?;
-    // Nothing of ours is stored yet: only the schema that knows the callers.
-    database::migrate(&db, &database::MIGRATIONS).await?;
+    database::migrate(&db, &MIGRATIONS).await?;
+    let redis = Redis::new(&config.chassis.redis)?;
     let auth = Auth::new("models", &config.chassis.auth, db.clone()).await?;
-    let routes = api::routes(&config.chassis, catalogue, providers, stop.clone());
-    Server::new("models", &config.chassis, &db, auth).serve(listener, routes, stop).await
+
+    // The books are kept until the last call has ended.
+    let done = CancellationToken::new();
+    let _done = done.clone().drop_guard();
+    let (without, room) = (config.limits_without_redis, config.ledger_rows as usize);
+    let bus = Bus::new(redis.clone());
+    let admission = Admission::start(db.clone(), bus, config.lease, without, room, &done).await?;
+
+    let watch = tokio::spawn(catalogue.clone().watch(stop.clone()));
+    let routes = api::routes(
+        &config.chassis,
+        catalogue.clone(),
+        health.clone(),
+        admission.clone(),
+        stop.clone(),
+    );
+    let (books, seen) = (admission.clone(), catalogue.clone());
+    let served = Server::new("models", &config.chassis, &db, auth)
+        .redis(&redis)
+        .detail("catalogue", move || seen.explain())
+        .detail("breakers", move || health.explain(&catalogue.now().catalogue))
+        .detail("limits", move || books.health())
+        .detail("scripted", scripted::seen)
+        .serve(listener, routes, stop)
+        .await;
+    watch.abort();
+    admission.close().await;
+    served
 }

@@ -1,9 +1,6 @@
-//! How many tokens something has, where nobody counted them.
+//! What a request consumed, counted one way whoever counted it.
 
-use crate::{
-    prompt::{Content, Prompt},
-    provider::Delta,
-};
+use crate::{provider::Delta, tokens::plain};
 
 /// What a request consumed. No token is counted twice: `input` excludes both cache
 /// counts, `output` includes `reasoning`.
@@ -16,36 +13,56 @@ pub struct Usage {
     pub cache_write: i32,
 }
 
-/// English prose and code come to about this; it is an estimate and says so.
-const CHARACTERS_PER_TOKEN: usize = 4;
-
-/// What providers count for a picture of ordinary size.
-const TOKENS_PER_IMAGE: i32 = 1_000;
-
-/// Characters as tokens, rounded up.
-pub fn tokens(characters: usize) -> i32 {
-    i32::try_from(characters.div_ceil(CHARACTERS_PER_TOKEN)).unwrap_or(i32::MAX)
+/// What a provider counted, and in which way it counts.
+#[derive(Debug, Clone, Copy)]
+pub struct Counts {
+    pub input: i64,
+    pub output: i64,
+    pub reasoning: i64,
+    /// How `output` counts `reasoning`.
+    pub reasoning_is: Counting,
+    pub cache_read: i64,
+    pub cache_write: i64,
+    /// How `input` counts both.
+    pub cache_is: Counting,
 }
 
-/// The size of everything a model reads.
-pub fn prompt_tokens(prompt: &Prompt) -> i32 {
-    let mut characters = count(&prompt.system);
-    let mut images = 0;
-    for tool in &prompt.tools {
-        characters += count(&tool.name) + count(&tool.description) + count(&tool.input_schema_json);
-    }
-    for content in prompt.messages.iter().flat_map(|message| &message.content) {
-        characters += match content {
-            Content::Text(text) | Content::Reasoning { text, .. } => count(text),
-            Content::ToolCall { tool, input_json, .. } => count(tool) + count(input_json),
-            Content::ToolResult { text, .. } => count(text),
-            Content::Image { .. } => {
-                images += 1;
-                0
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Counting {
+    Included,
+    Separate,
+}
+
+impl Usage {
+    /// The one place where providers' ways to count become ours.
+    pub fn normalised(counts: Counts) -> Usage {
+        // A count that cannot be is no reason to lose an answer.
+        let bounded = |count: i64| i32::try_from(count.max(0)).unwrap_or(i32::MAX);
+        let (cache_read, cache_write) = (bounded(counts.cache_read), bounded(counts.cache_write));
+        let (input, output) = (bounded(counts.input), bounded(counts.output));
+        let reasoning = bounded(counts.reasoning);
+        let input = match counts.cache_is {
+            Counting::Included => {
+                input.saturating_sub(cache_read).saturating_sub(cache_write).max(0)
             }
+            Counting::Separate => input,
         };
+        let output = match counts.reasoning_is {
+            Counting::Included => output,
+            Counting::Separate => output.saturating_add(reasoning),
+        };
+        Usage { input, output, reasoning: reasoning.min(output), cache_read, cache_write }
     }
-    tokens(characters).saturating_add(TOKENS_PER_IMAGE.saturating_mul(images))
+
+    pub fn plus(self, other: Usage) -> Usage {
+        Usage {
+            input: self.input.saturating_add(other.input),
+            output: self.output.saturating_add(other.output),
+            reasoning: self.reasoning.saturating_add(other.reasoning),
+            cache_read: self.cache_read.saturating_add(other.cache_read),
+            cache_write: self.cache_write.saturating_add(other.cache_write),
+        }
+    }
 }
 
 /// Counts an answer as it streams past, for when the provider does not, or does not
@@ -71,11 +88,48 @@ impl Meter {
     }
 
     pub fn usage(&self, input: i32) -> Usage {
-        let (output, reasoning) = (tokens(self.characters), tokens(self.reasoning));
+        let (output, reasoning) = (plain(self.characters), plain(self.reasoning));
         Usage { input, output, reasoning, ..Usage::default() }
     }
 }
 
 fn count(text: &str) -> usize {
     text.chars().count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_token_is_counted_twice() {
+        let counts = Counts {
+            input: 100,
+            output: 50,
+            reasoning: 20,
+            reasoning_is: Counting::Included,
+            cache_read: 60,
+            cache_write: 10,
+            cache_is: Counting::Included,
+        };
+        let usage = Usage { input: 30, output: 50, reasoning: 20, cache_read: 60, cache_write: 10 };
+        assert_eq!(Usage::normalised(counts), usage);
+        let separate =
+            Counts { cache_is: Counting::Separate, reasoning_is: Counting::Separate, ..counts };
+        assert_eq!(Usage::normalised(separate), Usage { input: 100, output: 70, ..usage });
+    }
+
+    #[test]
+    fn counts_that_cannot_be_stay_harmless() {
+        let counts = Counts {
+            input: 10,
+            output: -1,
+            reasoning: 5,
+            reasoning_is: Counting::Included,
+            cache_read: 20,
+            cache_write: i64::MIN,
+            cache_is: Counting::Included,
+        };
+        assert_eq!(Usage::normalised(counts), Usage { cache_read: 20, ..Usage::default() });
+    }
 }

@@ -68,8 +68,8 @@ pub struct Host {
     routes: Cache<Route, Arc<Vec<Room>>>,
 }
 
-/// Whose request would go where: tenant, model, profile, capabilities.
-type Route = (Tenant, String, String, Vec<String>);
+/// Whose request would go where: tenant, model, profile, capabilities, the model before.
+type Route = (Tenant, String, String, Vec<String>, String);
 
 /// The tools that all workspaces of a tenant have.
 #[derive(Debug)]
@@ -319,8 +319,8 @@ impl Host {
 
     /// The models that would answer, best first. Nothing, where nobody can say or nobody would.
     pub async fn rooms(&self, caller: &Caller, target: &Target) -> Arc<Vec<Room>> {
-        let Target { model, profile, capabilities } = target.clone();
-        let key = (caller.tenant.clone(), model, profile, capabilities);
+        let Target { model, profile, capabilities, previous_model } = target.clone();
+        let key = (caller.tenant.clone(), model, profile, capabilities, previous_model);
         let found = self.routes.try_get_with(key, self.find_rooms(caller, target)).await;
         found.unwrap_or_else(|status| {
             tracing::warn!(%status, "cannot ask how large a context may be");

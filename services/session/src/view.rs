@@ -67,6 +67,13 @@ pub fn apply(view: &mut TurnView, event: &Event) -> bool {
             state.currency = cost.currency.clone();
             state.model_calls += 1;
         }
+        // Whoever may ask a model has met no limit, unless another fact says so.
+        Payload::CostEstimated(_) => {
+            if view.limit_state.is_some() {
+                return false;
+            }
+            view.limit_state = Some(LimitState { status: "ok".into(), ..LimitState::default() });
+        }
         Payload::RateLimitHit(hit) => {
             let state = view.limit_state.get_or_insert_with(LimitState::default);
             state.status = "limited".into();

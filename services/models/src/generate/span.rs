@@ -5,18 +5,13 @@ use tracing::{Span, field::Empty, info_span, record_all};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 use crate::{
-    catalogue::Model,
+    catalogue::{Kind, Model},
     facts::Correlation,
-    provider::{Failure, FinishReason},
+    provider::{Failure, FinishReason, Request},
     usage::Usage,
 };
 
-pub fn chat(
-    model: &Model,
-    correlation: &Correlation,
-    max_output_tokens: i32,
-    temperature: Option<f64>,
-) -> Span {
+pub fn chat(model: &Model, correlation: &Correlation, request: &Request) -> Span {
     info_span!(
         "chat",
         otel.name = format!("chat {}", model.model),
@@ -24,11 +19,11 @@ pub fn chat(
         otel.status_code = Empty,
         "error.type" = Empty,
         gen_ai.operation.name = "chat",
-        gen_ai.provider.name = model.provider,
+        gen_ai.provider.name = provider(model),
         gen_ai.conversation.id = correlation.session_id,
         gen_ai.request.model = model.model,
-        gen_ai.request.max_tokens = max_output_tokens,
-        gen_ai.request.temperature = temperature,
+        gen_ai.request.max_tokens = request.max_output_tokens,
+        gen_ai.request.temperature = request.temperature,
         gen_ai.request.stream = true,
         gen_ai.response.model = Empty,
         gen_ai.usage.input_tokens = Empty,
@@ -38,6 +33,17 @@ pub fn chat(
         turn.id = correlation.turn_id,
         step.id = correlation.step_id,
     )
+}
+
+/// The convention has names of its own for those whom everybody knows; whoever only speaks
+/// like them has the name that the catalogue gives.
+fn provider(model: &Model) -> &str {
+    match model.kind {
+        Kind::OpenaiResponses => "openai",
+        Kind::Anthropic => "anthropic",
+        Kind::Gemini => "gcp.gemini",
+        Kind::Scripted | Kind::OpenaiChat => &model.provider,
+    }
 }
 
 pub fn finished(span: &Span, model: &Model, finish_reason: FinishReason, usage: &Usage) {
@@ -69,7 +75,7 @@ mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
-    use crate::catalogue::Catalogue;
+    use crate::{catalogue::Catalogue, prompt::Prompt};
 
     #[test]
     fn a_request_is_told_in_the_words_of_the_convention() {
@@ -78,12 +84,18 @@ mod tests {
         let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             let catalogue = Catalogue::built_in().unwrap();
-            let model = catalogue.find("scripted/demo").unwrap();
+            let model = catalogue.everybody().find("scripted/demo").unwrap();
+            let request = |temperature| Request {
+                max_output_tokens: 100,
+                temperature,
+                ..Request::about(Prompt::default())
+            };
             let correlation =
                 Correlation { session_id: "ses_1".to_owned(), ..Correlation::default() };
             let usage = Usage { input: 1, output: 2, cache_read: 3, ..Usage::default() };
-            finished(&chat(model, &correlation, 100, Some(0.5)), model, FinishReason::Stop, &usage);
-            failed(&chat(model, &correlation, 100, None), &Failure::Cut);
+            let (warm, cold) = (request(Some(0.5)), request(None));
+            finished(&chat(model, &correlation, &warm), model, FinishReason::Stop, &usage);
+            failed(&chat(model, &correlation, &cold), &Failure::Cut);
         });
 
         let mut lines = String::new();

@@ -5,6 +5,7 @@
 
 mod beats;
 mod introduction;
+mod stage;
 
 use async_stream::try_stream;
 use futures::{
@@ -18,15 +19,17 @@ use super::{Chunk, Failure, FinishReason, Provider, Request};
 use crate::{
     prompt::{Content, Message, Prompt, Role},
     script::{self, Script, Step, Variables},
-    usage,
+    tokens,
 };
+
+pub use stage::seen;
 
 pub struct Scripted;
 
 impl Provider for Scripted {
     fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>> {
         match Scene::find(&request.prompt, &request.profile) {
-            Ok(scene) => play(scene, request).boxed(),
+            Ok(scene) => stage::watch(play(scene, request)).boxed(),
             Err(error) => stream::iter([Err(error.into())]).boxed(),
         }
     }
@@ -83,7 +86,7 @@ fn play(
                         sleep(pace).await;
                     }
                     said += characters;
-                    if usage::tokens(said) > request.max_output_tokens {
+                    if tokens::plain(said) > request.max_output_tokens {
                         yield Chunk::Finished { finish_reason: FinishReason::Length, usage: None };
                         return;
                     }

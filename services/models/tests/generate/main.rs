@@ -2,7 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
+mod catalogues;
+mod continuing;
 mod faults;
+mod limits;
+mod providers;
 mod world;
 
 use expect_test::expect;

@@ -136,6 +136,7 @@ fn target(agent: &Agent) -> models::Target {
             profile => profile.to_owned(),
         },
         capabilities: vec![],
+        previous_model: String::new(),
     }
 }
 

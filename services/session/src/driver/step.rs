@@ -192,16 +192,23 @@ impl Driver {
             model: self.model.clone(),
             profile: self.agent.manifest.profile.clone(),
             capabilities: if offer.is_empty() { vec![] } else { vec!["tools".into()] },
+            previous_model: self.previous_model().cloned().unwrap_or_default(),
         }
+    }
+
+    /// The model that answered last.
+    fn previous_model(&self) -> Option<&String> {
+        let steps = self.turn.steps().iter().rev().map(|step| &step.metadata);
+        let answers = self.history.iter().rev().filter(|message| message.role == Role::Assistant);
+        steps.chain(answers.map(|message| &message.metadata)).find_map(|said| said.model.as_ref())
     }
 
     /// Why the prompt does not fit: its message asked for another model, or it just grew.
     fn trigger(&self) -> Trigger {
         let asked = self.history.iter().rev().find(|message| message.role == Role::User);
         let switched = asked.is_some_and(|message| message.metadata.model.is_some());
-        let answers = self.history.iter().rev().filter(|message| message.role == Role::Assistant);
-        let before = answers.filter_map(|message| message.metadata.model.as_ref()).next();
-        match switched && self.turn.steps().is_empty() && before != Some(&self.model) {
+        match switched && self.turn.steps().is_empty() && self.previous_model() != Some(&self.model)
+        {
             true => Trigger::ModelSwitch,
             false => Trigger::Auto,
         }

@@ -113,7 +113,9 @@ impl Turn {
             return;
         }
         let reason = match (trigger, failure.kind.as_str()) {
-            (Trigger::Manual, kind) if kind != "context_overflow" => "provider_error",
+            // A smaller history would not help.
+            (_, "budget") => failure.reason(),
+            (Trigger::Manual, kind) if kind != "context_overflow" => failure.reason(),
             _ => "context_too_large",
         };
         let why = format!("the history could not be summarized: {}", failure.message);

@@ -127,6 +127,16 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
 }
 
+impl Failure {
+    /// As in `TurnFailed.reason`: a budget or a quota is a limit of ours and no fault of the provider.
+    pub fn reason(&self) -> &'static str {
+        match self.kind.as_str() {
+            "budget" => "limit",
+            _ => "provider_error",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
     Allow,

@@ -59,7 +59,8 @@ impl Turn {
     pub(super) fn speak(&mut self, text: String, reasoning: bool, effects: &mut Vec<Effect>) {
         let grows = match self.last_part() {
             Some(Part::Text(part)) => part.streaming && !reasoning,
-            Some(Part::Reasoning(part)) => part.streaming && reasoning,
+            // A signature is about what stands before it and nothing else.
+            Some(Part::Reasoning(part)) => part.streaming && reasoning && part.signature.is_empty(),
             _ => false,
         };
         if !grows {
@@ -183,7 +184,8 @@ impl Turn {
             effects.push(Effect::Rest { delay, message });
             return;
         }
-        self.end_badly("failed", "provider_error", failure.message, String::new(), true, effects);
+        let reason = failure.reason();
+        self.end_badly("failed", reason, failure.message, String::new(), true, effects);
     }
 
     /// Everything that was read and written in this turn.

@@ -240,6 +240,26 @@ fn a_model_that_fails_after_it_spoke_is_not_asked_again() {
 }
 
 #[test]
+fn a_budget_is_a_limit_and_no_fault_of_the_provider() {
+    for (kind, reason) in [("budget", "limit"), ("auth", "provider_error")] {
+        let mut turn = answering();
+        play(&mut turn, vec![began(), opened(MessageId::new())]);
+        let message = "have the budget raised".to_owned();
+        let kind = kind.to_owned();
+        let failure = Failure { kind, message, transient: false, retry_after: None };
+        let failed =
+            turn.step(Input::Failed(failure)).into_iter().find_map(|effect| match effect {
+                Effect::Append(event) => match event.payload {
+                    Some(Payload::TurnFailed(failed)) => Some((failed.reason, failed.message)),
+                    _ => None,
+                },
+                _ => None,
+            });
+        assert_eq!(failed.unwrap(), (reason.to_owned(), "have the budget raised".to_owned()));
+    }
+}
+
+#[test]
 fn a_host_that_restarts_leaves_no_call_open() {
     let call = ToolCallId::new();
     let mut turn = answering();

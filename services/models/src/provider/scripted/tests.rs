@@ -1,4 +1,4 @@
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Write as _, time::Duration};
 
 use expect_test::{expect, expect_file};
 use tokio::time::{Instant, timeout};
@@ -28,8 +28,7 @@ fn result(text: &str) -> Message {
 }
 
 fn request(prompt: &Prompt, attempt: u32) -> Request {
-    let (prompt, profile) = (Arc::new(prompt.clone()), "chat".to_owned());
-    Request { prompt, profile, max_output_tokens: 1_000, attempt }
+    Request { attempt, ..Request::about(prompt.clone()) }
 }
 
 /// What the model says to a prompt, without the pauses.

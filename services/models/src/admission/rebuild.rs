@@ -1,0 +1,123 @@
+//! Counting anew what Redis does not know.
+//!
+//! An epoch that is missing means that Redis lost its counters, or that the rules changed. Nothing is
+//! admitted then until they are counted from the ledger. Before that, every process that lives has
+//! put on record what it admitted: a beat of its own that began later than the loss says so.
+
+use chassis::Tenant;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::{Admission, PATIENCE, POLL, RETRY, lock, now};
+use crate::{
+    bus::Turn,
+    counters::Counters,
+    error::{Error, Result},
+    limit::Governance,
+    moment::Moment,
+    request::ReplicaId,
+    store,
+};
+
+pub type Rebuild = Shared<BoxFuture<'static, ()>>;
+
+impl Admission {
+    /// Waits until the counters may be known again.
+    pub(super) async fn rebuilt(&self, tenant: &Tenant) -> Result<()> {
+        let rebuild = {
+            let mut rebuilding = lock(&self.0.rebuilding);
+            rebuilding
+                .entry(tenant.clone())
+                .or_insert_with(|| self.clone().start_rebuild(tenant.clone()))
+                .clone()
+        };
+        let late = |_| Error::Unavailable { dependency: "redis", retry_after: RETRY };
+        timeout(PATIENCE, rebuild).await.map_err(late)
+    }
+
+    /// A task of its own, so that it goes on when those who wait for it do not.
+    fn start_rebuild(self, tenant: Tenant) -> Rebuild {
+        let task = tokio::spawn(async move {
+            if let Err(error) = self.rebuild(&tenant).await {
+                warn!(%error, tenant.id = tenant.as_str(), "the counters of {} were not rebuilt", tenant.as_str());
+                sleep(POLL).await;
+            }
+            lock(&self.0.rebuilding).remove(&tenant);
+        });
+        task.map(drop).boxed().shared()
+    }
+
+    async fn rebuild(&self, tenant: &Tenant) -> anyhow::Result<()> {
+        let token = ReplicaId::new().to_string();
+        let mut complete = false;
+        loop {
+            match self.0.bus.begin(tenant, &token).await? {
+                Turn::Yours => (),
+                Turn::Present => return Ok(()),
+                Turn::Busy => {
+                    sleep(POLL).await;
+                    continue;
+                }
+            }
+            let at = Moment::of(now());
+            let (rules, past) = store::requests::past(&self.0.db, tenant, &at).await?;
+            let governance = Governance::from(&rules);
+            // Where nothing is counted nobody has to be waited for.
+            if !governance.is_empty() && !complete {
+                complete = self.on_record(tenant, &token).await?;
+                continue;
+            }
+            let counters = Counters::of(&governance, &past, &at);
+            let held: Vec<_> = past
+                .running
+                .into_iter()
+                .map(|row| {
+                    let checks = row.checks(&governance);
+                    (row, checks)
+                })
+                .collect();
+            if self.0.bus.rebuild(tenant, &token, &at, &rules, &counters, &held).await?
+                == Turn::Yours
+            {
+                self.0.counts.rebuilt.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                info!(
+                    tenant.id = tenant.as_str(),
+                    live = held.len(),
+                    "counted {} anew",
+                    tenant.as_str()
+                );
+                return Ok(());
+            }
+            complete = false;
+        }
+    }
+
+    /// Returns when everything that any living process had admitted is in the ledger. `false`:
+    /// somebody else took over.
+    async fn on_record(&self, tenant: &Tenant, token: &str) -> anyhow::Result<bool> {
+        let here = self.0.here().replica;
+        let before = store::replicas::all(&self.0.db).await?;
+        drop(self.0.asking.write().await);
+        self.0.ledger.flush().await;
+        loop {
+            let after = store::replicas::all(&self.0.db).await?;
+            // The beat after the next began later than now, whenever the next one did.
+            let late = before.iter().filter(|then| then.id != here).any(|then| {
+                let now = after.iter().find(|now| now.id == then.id && !now.dead);
+                now.is_some_and(|now| now.beat < then.beat + 2)
+            });
+            if !late {
+                return Ok(true);
+            }
+            sleep(POLL).await;
+            // Still at it.
+            if self.0.bus.begin(tenant, token).await? != Turn::Yours {
+                return Ok(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! What a call under way holds, from before it is asked for until it is settled.
+
+use chassis::Tenant;
+use proto::event::v1::event::Payload;
+use tokio::{runtime::Handle, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Admission, Call, RETRY, Wanted, lock, refusal, share};
+use crate::{
+    bus::Settled,
+    catalogue::Price,
+    error::{Error, Result},
+    facts::ModelRequestId,
+    limit::{BudgetId, Check, Window, Worst},
+    moment::Moment,
+    provider::Delta,
+    request::{Basis, Row, Status},
+    usage::{Meter, Usage},
+};
+
+/// Leave to call a provider. Dropping it ends the request with what was streamed until then.
+pub struct Reservation {
+    admission: Admission,
+    tenant: Tenant,
+    price: Price,
+    /// Until it has ended.
+    row: Option<Row>,
+    began: Instant,
+    given_up: CancellationToken,
+    meter: Meter,
+    budget: Option<Remaining>,
+    facts: Vec<Payload>,
+    share: Option<share::Held>,
+}
+
+/// What a budget has left beside everything that is reserved.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Remaining {
+    pub budget_id: BudgetId,
+    pub micros: i64,
+}
+
+impl Reservation {
+    /// What is to be put on record before the call.
+    pub fn facts(&mut self) -> Vec<Payload> {
+        std::mem::take(&mut self.facts)
+    }
+
+    /// The budget that pays, if any.
+    pub fn remaining(&self) -> Option<Remaining> {
+        self.budget
+    }
+
+    /// Waits for the provider, unless this process is given up meanwhile and its calls with it.
+    pub async fn within<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        let over = Error::Unavailable { dependency: "redis", retry_after: RETRY };
+        self.given_up.run_until_cancelled(work).await.ok_or(over)
+    }
+
+    /// Notes what streams past.
+    pub fn count(&mut self, delta: &Delta) {
+        self.meter.count(delta);
+        let elapsed = milliseconds(self.began);
+        if let Some(row) = self.row.as_mut().filter(|row| row.first_token_ms == 0) {
+            row.first_token_ms = elapsed.max(1);
+        }
+    }
+
+    /// What was streamed so far, by our own count.
+    pub fn usage(&self) -> Usage {
+        self.meter.usage(self.row.as_ref().map(|row| row.reserved_input).unwrap_or_default())
+    }
+
+    /// The call is complete. Returns what the budget has left.
+    pub async fn settle(&mut self, usage: Usage, counted: bool) -> Option<Remaining> {
+        let basis = if counted { Basis::Exact } else { Basis::Estimated };
+        self.end(Status::Completed, "", usage, basis).await
+    }
+
+    /// The call failed. Before the first word it cost nothing, after it what was streamed.
+    pub async fn fail(&mut self, kind: &str) -> Option<Remaining> {
+        let usage = if self.has_begun() { self.usage() } else { Usage::default() };
+        self.end(Status::Failed, kind, usage, Basis::Estimated).await
+    }
+
+    pub(super) fn warn(
+        mut self,
+        low: &[(usize, i64)],
+        checks: &[Check],
+        now: &Moment,
+    ) -> Reservation {
+        let low = low.iter().filter_map(|(index, used)| Some((checks.get(*index)?, *used)));
+        self.facts =
+            low.map(|(check, used)| Payload::QuotaLow(refusal::quota(check, used, now))).collect();
+        self
+    }
+
+    pub(super) fn share(mut self, held: share::Held) -> Reservation {
+        self.share = Some(held);
+        self
+    }
+
+    async fn end(
+        &mut self,
+        status: Status,
+        kind: &str,
+        usage: Usage,
+        basis: Basis,
+    ) -> Option<Remaining> {
+        let id = self.close(status, kind, usage, basis)?;
+        let micros = self.admission.release(&self.tenant, id).await?;
+        self.budget.map(|budget| Remaining { micros, ..budget })
+    }
+
+    /// Tells the ledger; from here on the end is known, whoever tells Redis.
+    fn close(
+        &mut self,
+        status: Status,
+        kind: &str,
+        usage: Usage,
+        basis: Basis,
+    ) -> Option<ModelRequestId> {
+        let mut row = self.row.take()?;
+        row.status = status;
+        row.error_kind = kind.to_owned();
+        row.duration_ms = milliseconds(self.began).max(row.first_token_ms);
+        row.consume(usage, self.price.cost_micros(&usage), basis);
+        let (id, taken) = (row.id, row.taken());
+        if let Some(held) = self.share.take() {
+            self.admission.settle_share(&self.tenant, &held, taken);
+        }
+        self.admission.0.ledger.push(row);
+        if let Some(call) = lock(&self.admission.0.calls).get_mut(&id) {
+            call.ended = Some(taken);
+        }
+        Some(id)
+    }
+
+    /// Whether anything was streamed.
+    pub fn has_begun(&self) -> bool {
+        self.row.as_ref().is_some_and(|row| row.first_token_ms > 0)
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let usage = self.usage();
+        let ended = self.close(Status::Cancelled, "", usage, Basis::Estimated);
+        if let Some(id) = ended {
+            self.admission.release_later(&self.tenant, id);
+        }
+    }
+}
+
+impl Admission {
+    pub(super) fn guard(&self, wanted: &Wanted) -> Guard<'_> {
+        let tenant = wanted.account.tenant.clone();
+        lock(&self.0.calls).insert(wanted.id, Call { tenant: tenant.clone(), ended: None });
+        Guard { admission: self, id: wanted.id, tenant, price: wanted.price.clone(), armed: true }
+    }
+
+    /// Settles a call that has ended. Returns what its budget has left, if that is known.
+    ///
+    /// Without an answer the call stays in our books, and the heart tries again.
+    pub(super) async fn release(&self, tenant: &Tenant, id: ModelRequestId) -> Option<i64> {
+        let taken = lock(&self.0.calls).get(&id).and_then(|call| call.ended)?;
+        if !self.0.bus.is_up() {
+            return None;
+        }
+        let settled = self.0.bus.settle(tenant, id, taken).await.ok()?;
+        if settled != Settled::Lost {
+            lock(&self.0.calls).remove(&id);
+        }
+        match settled {
+            Settled::Done { remaining } => remaining,
+            Settled::Gone | Settled::Lost => None,
+        }
+    }
+
+    fn release_later(&self, tenant: &Tenant, id: ModelRequestId) {
+        let (admission, tenant) = (self.clone(), tenant.clone());
+        // Without a runtime the process is ending.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move { admission.release(&tenant, id).await });
+        }
+    }
+}
+
+/// Stands between asking and knowing: if nobody stays to hear the answer, or there is none, what
+/// may have been reserved is given back.
+pub struct Guard<'a> {
+    admission: &'a Admission,
+    id: ModelRequestId,
+    tenant: Tenant,
+    price: Price,
+    armed: bool,
+}
+
+impl Guard<'_> {
+    /// Nothing was reserved.
+    pub fn nothing(mut self) {
+        self.armed = false;
+        lock(&self.admission.0.calls).remove(&self.id);
+    }
+
+    pub fn admitted(
+        mut self,
+        row: Row,
+        given_up: CancellationToken,
+        checks: &[Check],
+        remaining: Option<i64>,
+    ) -> Reservation {
+        self.armed = false;
+        let admission = self.admission.clone();
+        admission.0.counts.admitted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        admission.0.ledger.push(row.clone());
+        let pays = checks.iter().any(|check| check.window == Window::Budget);
+        let budget = row.budget_id.zip(remaining).filter(|_| pays);
+        Reservation {
+            admission,
+            tenant: self.tenant.clone(),
+            price: self.price.clone(),
+            row: Some(row),
+            began: Instant::now(),
+            given_up,
+            meter: Meter::default(),
+            budget: budget.map(|(budget_id, micros)| Remaining { budget_id, micros }),
+            facts: Vec::new(),
+            share: None,
+        }
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            if let Some(call) = lock(&self.admission.0.calls).get_mut(&self.id) {
+                call.ended = Some(Worst { tokens: 0, micros: 0 });
+            }
+            self.admission.release_later(&self.tenant, self.id);
+        }
+    }
+}
+
+fn milliseconds(since: Instant) -> i32 {
+    i32::try_from(since.elapsed().as_millis()).unwrap_or(i32::MAX)
+}

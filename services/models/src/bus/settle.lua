@@ -1,0 +1,39 @@
+-- Replaces what a call reserved by what it took. Repeating it changes nothing.
+--
+-- ARGV: the call's id, its tokens, its cost.
+local id, tokens, micros = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+if redis.call('hexists', meta, 'epoch') == 0 then
+    return {'lost'}
+end
+local record = redis.call('hget', held, id)
+if not record then
+    return {'gone'}
+end
+local _, began, its_day, its_month, wanted = string.match(record, '^(.-)\n(.-)\n(.-)\n(.-)\n(.-)\n')
+began = tonumber(began)
+local homes = {day = day .. its_day, month = month .. its_month}
+
+local remaining = -1
+for _, check in ipairs(cjson.decode(wanted)) do
+    local took = check.measure == 'tokens' and tokens or micros
+    if check.window == 'live' then
+        if redis.call('hincrby', live, check.counter, -1) <= 0 then
+            redis.call('hdel', live, check.counter)
+        end
+    elseif check.window == 'budget' then
+        local left = redis.call('hincrby', budgets, check.counter .. ':held', int(-check.need))
+        local spent = redis.call('hincrby', budgets, check.counter .. ':spent', int(micros))
+        remaining = check.limit - spent - left
+    elseif check.window == 'minute' then
+        local key = prefix .. 'minute:' .. check.counter
+        local _, from = minute(key)
+        if check.measure == 'tokens' and began >= from and redis.call('exists', key) == 1 then
+            redis.call('hincrby', key, 'sum', int(took - check.need))
+            redis.call('hincrby', key, int(began), int(took - check.need))
+        end
+    elseif redis.call('exists', homes[check.window]) == 1 then
+        redis.call('hincrby', homes[check.window], check.counter, int(took - check.need))
+    end
+end
+redis.call('hdel', held, id)
+return {'settled', int(remaining)}

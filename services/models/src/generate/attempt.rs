@@ -1,0 +1,110 @@
+//! One candidate that is asked: its stream, its span, its place in the records of health,
+//! what it holds of limits and budgets, and what it came to.
+
+use std::{future::poll_fn, sync::Arc};
+
+use futures::{
+    StreamExt as _,
+    stream::{self, BoxStream},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::Span;
+
+use super::{span, unless_stopping};
+use crate::{
+    admission::{Remaining, Reservation},
+    catalogue::{Model, live::Served},
+    error::{Error, Result},
+    health::{self, Health},
+    provider::{Chunk, Failure, FinishReason, Request},
+    usage::Usage,
+};
+
+/// Dropped in this order: its place is free when nobody answers any more.
+pub struct Attempt<'a> {
+    model: &'a Model,
+    span: Span,
+    chunks: BoxStream<'static, Result<Chunk, Failure>>,
+    record: Option<health::Attempt>,
+    reservation: Reservation,
+}
+
+/// What an attempt came to.
+#[derive(Debug)]
+pub struct Spent {
+    pub usage: Usage,
+    /// Whether the provider counted or we estimate.
+    pub counted: bool,
+    /// What is left to pay with.
+    pub budget: Option<Remaining>,
+}
+
+impl<'a> Attempt<'a> {
+    pub fn open(
+        served: &Served,
+        health: &Arc<Health>,
+        model: &'a Model,
+        reservation: Reservation,
+        request: Request,
+        span: Span,
+    ) -> Result<Attempt<'a>> {
+        let provider = served.providers.get(&model.provider);
+        let provider = provider.ok_or_else(|| Error::ModelNotFound(model.name()))?;
+        let record = health.begin(model);
+        let chunks = match &record {
+            Some(_) => provider.generate(request),
+            // Somebody else came first to see whether it is well again.
+            None => {
+                let problem = "it failed too often and is being tried".to_owned();
+                stream::iter([Err(Failure::Transient(problem))]).boxed()
+            }
+        };
+        Ok(Attempt { model, span, chunks, record, reservation })
+    }
+
+    /// What it says next. `committed`: people have seen some of the answer.
+    pub async fn next(
+        &mut self,
+        stop: &CancellationToken,
+        committed: bool,
+    ) -> Result<Result<Chunk, Failure>> {
+        let Attempt { span, chunks, record, reservation, .. } = self;
+        let next = poll_fn(|context| span.in_scope(|| chunks.poll_next_unpin(context)));
+        let next = unless_stopping(stop, committed, reservation.within(next)).await??;
+        let next = next.unwrap_or(Err(Failure::Cut));
+        if let Ok(Chunk::Delta(delta)) = &next {
+            if !reservation.has_begun() {
+                record.iter_mut().for_each(health::Attempt::answered);
+            }
+            reservation.count(delta);
+        }
+        Ok(next)
+    }
+
+    /// It said everything.
+    pub async fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> Spent {
+        let Attempt { model, span, chunks, record, mut reservation } = self;
+        drop(chunks);
+        let counted = usage.is_some();
+        let usage = usage.unwrap_or_else(|| reservation.usage());
+        span::finished(&span, model, finish_reason, &usage);
+        if let Some(record) = record {
+            record.finished();
+        }
+        Spent { usage, counted, budget: reservation.settle(usage, counted).await }
+    }
+
+    /// It said no more. Returns what it came to as far as anybody can tell, if it said
+    /// anything.
+    pub async fn failed(self, failure: &Failure) -> Option<Spent> {
+        let Attempt { span, chunks, record, mut reservation, .. } = self;
+        drop(chunks);
+        span::failed(&span, failure);
+        if let Some(record) = record {
+            record.failed(failure);
+        }
+        let (begun, usage) = (reservation.has_begun(), reservation.usage());
+        let budget = reservation.fail(failure.kind()).await;
+        begun.then_some(Spent { usage, counted: false, budget })
+    }
+}
