@@ -148,6 +148,7 @@ mod tests {
             ToolService/Evaluate: Workspace in [1, 8], made
             ToolService/Execute: Workspace in [1, 8], made
             ToolService/ListTools: Workspace in [1]
+            ToolService/RunHooks: Workspace in [4]
             WorkspaceService/DeleteWorkspace: Workspace in [1]
             WorkspaceService/GetWorkspace: Workspace in [1]
             WorkspaceService/ImportWorkspace: Workspace in [1]
