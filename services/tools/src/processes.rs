@@ -6,6 +6,7 @@
 mod hosting;
 mod journal;
 mod run;
+mod talk;
 mod told;
 
 use std::{

@@ -115,12 +115,18 @@ impl Input {
         Ok(Input::Pipe(pipe::Sender::from_owned_fd(given)?))
     }
 
-    /// Says that nothing more will come, at a terminal as a person would.
-    pub async fn close(mut self) -> io::Result<()> {
-        match &mut self {
-            Input::Pipe(_) => Ok(()),
-            Input::Terminal(_) => self.write_all(&[END_OF_TRANSMISSION]).await,
+    /// What to write last, so that whoever reads knows that nothing more will come: at a terminal
+    /// what a person would type. Of a pipe the end is that it is dropped.
+    pub fn farewell(&self) -> &'static [u8] {
+        match self {
+            Input::Pipe(_) => &[],
+            Input::Terminal(_) => &[END_OF_TRANSMISSION],
         }
+    }
+
+    /// Says that nothing more will come, however long it takes until somebody reads that.
+    pub async fn close(mut self) -> io::Result<()> {
+        self.write_all(self.farewell()).await
     }
 }
 

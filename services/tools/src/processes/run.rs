@@ -4,16 +4,21 @@ use std::{future::pending, io, pin::Pin, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use jiff_sqlx::ToSqlx as _;
-use proto::event::v1::{Event, Payload, SandboxViolation};
-use sandbox::{Child, Exit, Input, Output, Profile, Program, Streams};
+use proto::event::v1::{Payload, SandboxViolation};
+use sandbox::{Child, Exit, Output, Profile, Program, Streams};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::AsyncReadExt as _,
     sync::{mpsc, oneshot},
     time::{Instant, Interval, MissedTickBehavior, interval, sleep, timeout},
 };
 use tracing::{error, warn};
 
-use super::{Journal, Order, Processes, Wanted, journal::Writer, told};
+use super::{
+    Journal, Order, Processes, Wanted,
+    journal::Writer,
+    talk::{Printing, Talk},
+    told,
+};
 use crate::{
     bash::explain,
     error::{Error, Result},
@@ -21,7 +26,6 @@ use crate::{
     facts,
     files::Used,
     outputs::Kept,
-    redact::Redacted,
     store::{
         outputs::{Owner, Printer},
         processes::{self, End, Key, Row, Stream},
@@ -45,25 +49,14 @@ const REST: Duration = Duration::from_secs(5);
 /// How long to wait before saying again how a process ended.
 const AGAIN: Duration = Duration::from_secs(1);
 
+const BUFFER: usize = 64 * 1024;
+
 pub struct Process {
     processes: Processes,
     key: Key,
     row: Row,
     wanted: Wanted,
     journal: Arc<Journal>,
-}
-
-/// What is under way between a process and everybody else.
-struct Talk {
-    writer: Writer,
-    preview: told::Preview,
-    /// What happened that is not on record yet.
-    told: Vec<Event>,
-    counted: Instant,
-    /// Input that the process has not read yet, and whether it is the last.
-    waiting: Vec<u8>,
-    closing: bool,
-    input: Option<Input>,
 }
 
 /// What else may happen while a process runs.
@@ -260,7 +253,7 @@ impl Process {
     /// Does what comes from elsewhere than the process. Returns how it ends, if that ends it.
     async fn handle(&self, child: &mut Child, talk: &mut Talk, next: Next) -> Option<Ending> {
         match next {
-            Next::Wrote(written) => talk.wrote(written).await,
+            Next::Wrote(written) => talk.wrote(written),
             Next::Order(Some(Order::Terminate { reason })) => {
                 return Some(Ending::Terminated(reason));
             }
@@ -316,8 +309,9 @@ impl Process {
         let detail = if close { "closed" } else { "" };
         self.record(talk, told::input("stdin", data.len(), detail, subject)).await?;
         talk.waiting.extend(data);
-        talk.closing = close;
-        talk.close_if_done().await;
+        if close {
+            talk.close();
+        }
         Ok(())
     }
 
@@ -445,62 +439,6 @@ impl Process {
     }
 }
 
-const BUFFER: usize = 64 * 1024;
-
-/// One of the streams that a process writes to, without secrets.
-struct Printing<'a> {
-    stream: Stream,
-    redacted: Redacted<'a>,
-}
-
-impl Printing<'_> {
-    async fn push(&mut self, talk: &mut Talk, bytes: &[u8]) {
-        let shown = self.redacted.push(bytes);
-        talk.printed(self.stream, &shown).await;
-    }
-
-    async fn finish(self, talk: &mut Talk) {
-        let rest = self.redacted.finish();
-        talk.printed(self.stream, &rest).await;
-    }
-}
-
-impl Talk {
-    async fn printed(&mut self, stream: Stream, bytes: &[u8]) {
-        let offset = self.writer.push(stream, bytes).await;
-        self.preview.push(stream, offset, bytes);
-    }
-
-    /// What is to be put on record, in order.
-    fn news(&mut self, key: &Key) -> Vec<Event> {
-        let mut events = std::mem::take(&mut self.told);
-        events.extend(self.preview.take(key));
-        events
-    }
-
-    async fn wrote(&mut self, written: io::Result<usize>) {
-        match written {
-            Ok(written) => drop(self.waiting.drain(..written)),
-            // Nobody reads it any more.
-            Err(_) => {
-                self.input = None;
-                self.waiting.clear();
-            }
-        }
-        self.close_if_done().await;
-    }
-
-    async fn close_if_done(&mut self) {
-        if self.closing
-            && self.waiting.is_empty()
-            && let Some(input) = self.input.take()
-        {
-            // It may have stopped reading by itself.
-            let _ = input.close().await;
-        }
-    }
-}
-
 /// Waits for what comes from elsewhere than the process.
 async fn next(
     talk: &mut Talk,
@@ -509,7 +447,7 @@ async fn next(
     over: Pin<&mut impl Future<Output = Ending>>,
 ) -> Next {
     tokio::select! {
-        written = write(&mut talk.input, &talk.waiting) => Next::Wrote(written),
+        written = talk.write() => Next::Wrote(written),
         order = orders.recv() => Next::Order(order),
         _ = ticks.tick() => Next::Tick,
         ending = over => Next::Over(ending),
@@ -521,14 +459,6 @@ async fn read(stream: &mut Option<Output>, buffer: &mut [u8]) -> io::Result<usiz
     match stream {
         Some(stream) => stream.read(buffer).await,
         None => pending().await,
-    }
-}
-
-/// Writes some of what waits.
-async fn write(input: &mut Option<Input>, waiting: &[u8]) -> io::Result<usize> {
-    match input {
-        Some(input) if !waiting.is_empty() => input.write(waiting).await,
-        _ => pending().await,
     }
 }
 

@@ -46,12 +46,13 @@ async fn facts_that_come_again_are_known(db: PgPool) {
     assert!(world.append(id, []).await.is_empty());
     expect![[r#"
         1 session.created
-        2 process.output fact 1
-        3 process.output fact 2
-        4 process.output fact 3
+        2 thread.started
+        3 process.output fact 1
+        4 process.output fact 2
+        5 process.output fact 3
     "#]]
     .assert_eq(&world.log(id).await);
-    assert_eq!(world.state(id).await.next_seq, 5);
+    assert_eq!(world.state(id).await.next_seq, 6);
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

@@ -3,7 +3,7 @@ use std::time::Duration;
 use sandbox::{Child, Exit, Input, Profile, Program, Signal, Size, Streams};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use crate::bench::Bench;
@@ -71,7 +71,17 @@ async fn input_that_nobody_reads_is_an_error_and_no_harm() {
     let bench = Bench::new();
     let mut child = start(&bench, "exec <&-; echo closed; sleep 1000", Streams::Piped).await;
     hear(&mut child, "closed").await;
-    let error = child.input.as_mut().unwrap().write_all(b"hello").await.unwrap_err();
+    // The init, which made the pipe, may let go of it a moment after the command does.
+    let input = child.input.as_mut().unwrap();
+    let refused = async {
+        loop {
+            match input.write_all(b"hello").await {
+                Ok(()) => sleep(Duration::from_millis(1)).await,
+                Err(error) => break error,
+            }
+        }
+    };
+    let error = timeout(Duration::from_secs(30), refused).await.expect("the pipe breaks");
     assert_eq!(error.kind(), std::io::ErrorKind::BrokenPipe);
     child.kill().await.unwrap();
 }
