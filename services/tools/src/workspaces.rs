@@ -275,7 +275,12 @@ impl Entered {
 
     /// Whether there is room for a command to begin, and what was there when it did.
     pub async fn admit(&self) -> Result<Used> {
-        let used = self.used(Duration::ZERO).await?;
+        let mut used = self.used(Duration::ZERO).await?;
+        if !self.known.gauge.admits(&used) {
+            // What was deleted since is not known yet.
+            self.forget_used();
+            used = self.used(Duration::ZERO).await?;
+        }
         match self.known.gauge.admits(&used) {
             true => Ok(used),
             false => Err(self.full()),
