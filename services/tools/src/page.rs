@@ -1,6 +1,8 @@
 //! What a page of the web says, made into text. Whoever wrote it may be hostile, so everything
 //! in here is bounded by the size of what it is given. Decides and touches nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use encoding_rs::{Encoding, UTF_8, WINDOWS_1252};
 use html2text::{Element, Handle, RcDom, config};
 use html5ever::{
@@ -105,8 +107,14 @@ fn render(html: &str, stopped: impl Fn() -> bool) -> Result<Page, Unreadable> {
     let broken = |error: html2text::Error| Unreadable::Broken(error.to_string());
     let (document, title) = parse(html, stopped)?;
     let config = config::plain().no_link_wrapping().allow_width_overflow();
-    let tree = config.dom_to_render_tree(&document).map_err(broken)?;
-    let text = config.render_to_string(tree, WIDTH).map_err(broken)?;
+    // There are tables that the library panics at.
+    let rendered = catch_unwind(AssertUnwindSafe(|| {
+        let tree = config.dom_to_render_tree(&document)?;
+        config.render_to_string(tree, WIDTH)
+    }));
+    let text = rendered
+        .map_err(|_| Unreadable::Broken("its tables make no sense".into()))?
+        .map_err(broken)?;
     Ok(Page { title, text: clean(text.as_bytes()) })
 }
 
@@ -315,6 +323,13 @@ mod tests {
             let fine = element.repeat(40) + "text";
             assert!(html(&fine).text.contains("text"), "{element}");
         }
+    }
+
+    #[test]
+    fn a_table_that_breaks_the_library_is_an_error() {
+        let table = "<table><td colspan=9><td rowspan=99><td colspan=9>";
+        let found = read(Kind::Html, "", table.as_bytes(), || false);
+        assert_eq!(found, Err(Unreadable::Broken("its tables make no sense".into())));
     }
 
     proptest! {
