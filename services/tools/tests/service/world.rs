@@ -74,7 +74,7 @@ impl World {
         let init = sandbox_init();
         let mut args =
             vec!["tools", "--auth-internal-secret", SECRET, "--database-url", url.as_str()];
-        // All services are configured alike; this one does not use Redis yet.
+        // All services are configured alike; this one does not use Redis.
         args.extend(["--redis-url", "redis://127.0.0.1:1"]);
         args.extend(["--workspaces-dir", workspaces.to_str().unwrap()]);
         let outputs = folder.path().join("outputs");
