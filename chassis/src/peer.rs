@@ -1,6 +1,7 @@
 mod resolve;
 
 use std::{
+    future::ready,
     str::FromStr as _,
     sync::{
         Arc,
@@ -10,7 +11,9 @@ use std::{
 };
 
 use anyhow::Context as _;
+use futures::{Stream, StreamExt as _};
 use hyper_util::client::legacy::connect::HttpConnector;
+use tokio::time::timeout;
 use tonic::{
     Code, Request, Status,
     metadata::MetadataValue,
@@ -25,6 +28,9 @@ const CONNECT: Duration = Duration::from_secs(2);
 /// Notices within 30 seconds that the other side is gone without having said so.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the end of a stream may take that has nothing more to say.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// How many connections calls are spread over. Each goes to a replica of its own choice.
 const CONNECTIONS: usize = 4;
@@ -113,6 +119,14 @@ impl Peer {
             _ => crate::unavailable(self.service, crate::status::RETRY),
         }
     }
+}
+
+/// Hears out a stream that has said everything.
+///
+/// Who drops one before its end resets it, and a connection with many resets is hung up on,
+/// together with every other call that is on it.
+pub fn hear_out<T>(stream: impl Stream<Item = T> + Send + 'static) {
+    tokio::spawn(timeout(LAST_WORDS, stream.for_each(|_| ready(()))));
 }
 
 fn ascii(text: &str) -> MetadataValue<tonic::metadata::Ascii> {

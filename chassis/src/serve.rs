@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{service::Routes, transport::server::TcpIncoming};
 use tracing::{info, warn};
 
-pub use end::{deadline_exceeded, stopping};
+pub use end::{deadline_exceeded, stopping, time_left};
 
 use crate::{Auth, Redis, args::seconds};
 use health::Health;

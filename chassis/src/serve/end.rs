@@ -50,6 +50,11 @@ pub fn deadline(headers: &HeaderMap) -> Result<Option<Instant>, Malformed> {
     Ok(Instant::now().checked_add(timeout.saturating_sub(HEAD_START)))
 }
 
+/// How long the caller waits, if it said so: for calls that answer something else in time.
+pub fn time_left<T>(request: &tonic::Request<T>) -> Option<Duration> {
+    parse(request.metadata().get("grpc-timeout")?.to_str().ok()?)
+}
+
 /// At most eight digits and a unit.
 fn parse(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
