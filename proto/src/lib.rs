@@ -1,7 +1,8 @@
 //! The contracts between services, and the code generated from them.
 //!
 //! Read the `.proto` files under `proto/windlass`; this crate mirrors them and adds
-//! what protobuf cannot say: the gRPC code of each reason, and the JSON form of an event.
+//! what protobuf cannot say: the gRPC code of each reason, the JSON form of an event, and what
+//! a child may do of what its parent may.
 
 /// Everything reflection needs to know about every service, as a `FileDescriptorSet`.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
@@ -41,10 +42,7 @@ pub mod models {
 }
 
 pub mod tools {
-    pub mod v1 {
-        tonic::include_proto!("windlass.tools.v1");
-        include!(concat!(env!("OUT_DIR"), "/windlass.tools.v1.serde.rs"));
-    }
+    pub mod v1;
 }
 
 pub mod session {

@@ -81,6 +81,7 @@ impl Reason {
             | Reason::TaskWrongStatus
             | Reason::TaskCycle
             | Reason::JobWrongStatus
+            | Reason::TrialRewarded
             | Reason::EpochStale
             | Reason::ProcessOver
             | Reason::ProcessInputClosed
