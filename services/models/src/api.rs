@@ -6,7 +6,7 @@ mod usage;
 
 use std::sync::Arc;
 
-use futures::TryStreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use proto::models::v1::{
     self as pb,
     limit_service_server::LimitServiceServer,
@@ -73,7 +73,10 @@ impl ModelService for Api {
         let (health, admission) = (self.health.clone(), self.admission.clone());
         let answer = joined(generate(served, health, admission, generation, self.stop.clone()));
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
-        Ok(Response::new(Box::pin(answer.map_err(Into::into))))
+        let mut answer = Box::pin(answer.map_err(Status::from));
+        // Together with the first facts, because everything that is sent wakes somebody up.
+        let first = answer.next().await;
+        Ok(Response::new(Box::pin(stream::iter(first).chain(answer))))
     }
 
     async fn count_tokens(

@@ -76,8 +76,7 @@ pub enum Answer {
 
 #[derive(Debug, PartialEq)]
 pub enum Settled {
-    /// With what the budget has left.
-    Done { remaining: Option<i64> },
+    Done,
     /// There is no such reservation, any more or at all.
     Gone,
     /// The counters are unknown.
@@ -153,7 +152,7 @@ impl Bus {
         let mut answer = answer.into_iter();
         let word: String = next(&mut answer)?;
         Ok(match word.as_str() {
-            "settled" => Settled::Done { remaining: left(next(&mut answer)?) },
+            "settled" => Settled::Done,
             "gone" => Settled::Gone,
             _ => Settled::Lost,
         })

@@ -76,10 +76,19 @@ pub fn generate(
         let mut id = ModelRequestId::new();
         let offer = served.catalogue.of(account.tenant.as_str());
         let found = task.candidates(offer, |model| health.of(model));
-        for payload in facts::routing(&task, &found) {
-            yield fact(id, payload);
-        }
-        let chain = chain(&task, &found)?;
+        // Told together with what comes of it: whoever is told twice is woken up twice.
+        let mut routed: Vec<Item> =
+            facts::routing(&task, &found).into_iter().map(|payload| fact(id, payload)).collect();
+        let chain = match chain(&task, &found) {
+            Ok(chain) => chain,
+            Err(error) => {
+                for item in routed {
+                    yield item;
+                }
+                Err(error)?;
+                return;
+            }
+        };
 
         let original = Arc::new(prompt);
         let (mut prompt, mut size) = (original.clone(), task.size);
@@ -94,6 +103,9 @@ pub fn generate(
 
             let wanted = wanted(id, &account, &correlation, model, input, output);
             let admitted = unless_stopping(&stop, said.begun, admission.admit(&wanted)).await?;
+            for item in routed.drain(..) {
+                yield item;
+            }
             let mut reservation = match admitted {
                 Ok(reservation) => reservation,
                 Err(Refused { facts, error, elsewhere }) => {
@@ -125,7 +137,7 @@ pub fn generate(
                         yield delta.into();
                     }
                     Ok(Chunk::Finished { finish_reason, usage }) => {
-                        let spent = asked.finished(finish_reason, usage).await;
+                        let spent = asked.finished(finish_reason, usage);
                         bill.add(model, &spent);
                         yield fact(id, facts::cost_recorded(model, &spent));
                         yield finished(model, id, finish_reason, &bill);
@@ -135,7 +147,7 @@ pub fn generate(
                 }
             };
 
-            let spent = asked.failed(&failure).await;
+            let spent = asked.failed(&failure);
             if let Some(payload) = facts::failed(&failure) {
                 yield fact(id, payload);
             }

@@ -1,8 +1,9 @@
 //! Writes requests to the ledger, many in one statement.
 //!
 //! Whatever is pending is committed together, and while one commit is under way the next grows. A
-//! request that begins and ends meanwhile is one row. Nobody waits for a commit; while Postgres is
-//! away rows wait here, and once there are too many no further calls are admitted.
+//! row waits a moment for others, so that a short call is one row and its commit does not compete
+//! with the call. Nobody waits for a commit; while Postgres is away rows wait here, and once there
+//! are too many no further calls are admitted.
 
 use std::{
     collections::HashMap,
@@ -26,6 +27,10 @@ use crate::{
 
 /// How many rows one statement writes.
 const BATCH: usize = 1_000;
+
+/// How long the first row of a batch waits for company. What a process that dies had not written is
+/// in Redis; only what also ended within this time is in neither.
+const COMPANY: Duration = Duration::from_millis(20);
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -88,9 +93,14 @@ impl Ledger {
     async fn run(self, db: PgPool) {
         let mut pause = FIRST_PAUSE;
         loop {
+            if self.waiting() == 0 {
+                self.0.work.notified().await;
+            }
+            if self.waiting() < BATCH {
+                sleep(COMPANY).await;
+            }
             let (batch, through) = self.take();
             if batch.is_empty() {
-                self.0.work.notified().await;
                 continue;
             }
             match requests::write(&db, &batch).await {

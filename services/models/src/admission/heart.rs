@@ -215,7 +215,7 @@ impl Admission {
                     continue;
                 }
                 let nothing = Worst { tokens: 0, micros: 0 };
-                if let Ok(Settled::Done { .. }) = self.0.bus.settle(&tenant, id, nothing).await {
+                if let Ok(Settled::Done) = self.0.bus.settle(&tenant, id, nothing).await {
                     warn!(request.id = %id, "request {id} had left a reservation");
                 }
             }

@@ -72,15 +72,15 @@ impl Reservation {
     }
 
     /// The call is complete. Returns what the budget has left.
-    pub async fn settle(&mut self, usage: Usage, counted: bool) -> Option<Remaining> {
+    pub fn settle(&mut self, usage: Usage, counted: bool) -> Option<Remaining> {
         let basis = if counted { Basis::Exact } else { Basis::Estimated };
-        self.end(Status::Completed, "", usage, basis).await
+        self.end(Status::Completed, "", usage, basis)
     }
 
     /// The call failed. Before the first word it cost nothing, after it what was streamed.
-    pub async fn fail(&mut self, kind: &str) -> Option<Remaining> {
+    pub fn fail(&mut self, kind: &str) -> Option<Remaining> {
         let usage = if self.has_begun() { self.usage() } else { Usage::default() };
-        self.end(Status::Failed, kind, usage, Basis::Estimated).await
+        self.end(Status::Failed, kind, usage, Basis::Estimated)
     }
 
     pub(super) fn warn(
@@ -100,16 +100,15 @@ impl Reservation {
         self
     }
 
-    async fn end(
-        &mut self,
-        status: Status,
-        kind: &str,
-        usage: Usage,
-        basis: Basis,
-    ) -> Option<Remaining> {
+    /// Nobody waits for Redis: what is left of the budget is what was left when the call was
+    /// admitted, and what it did not need. Whoever calls next asks behind what is sent here.
+    fn end(&mut self, status: Status, kind: &str, usage: Usage, basis: Basis) -> Option<Remaining> {
+        let reserved = self.row.as_ref()?.reserved_micros;
+        let unused = reserved.saturating_sub(self.price.cost_micros(&usage));
         let id = self.close(status, kind, usage, basis)?;
-        let micros = self.admission.release(&self.tenant, id).await?;
-        self.budget.map(|budget| Remaining { micros, ..budget })
+        self.admission.release_later(&self.tenant, id);
+        let left = |budget: Remaining| budget.micros.saturating_add(unused);
+        self.budget.map(|budget| Remaining { micros: left(budget), ..budget })
     }
 
     /// Tells the ledger; from here on the end is known, whoever tells Redis.
@@ -159,21 +158,14 @@ impl Admission {
         Guard { admission: self, id: wanted.id, tenant, price: wanted.price.clone(), armed: true }
     }
 
-    /// Settles a call that has ended. Returns what its budget has left, if that is known.
-    ///
-    /// Without an answer the call stays in our books, and the heart tries again.
-    pub(super) async fn release(&self, tenant: &Tenant, id: ModelRequestId) -> Option<i64> {
-        let taken = lock(&self.0.calls).get(&id).and_then(|call| call.ended)?;
-        if !self.0.bus.is_up() {
-            return None;
-        }
-        let settled = self.0.bus.settle(tenant, id, taken).await.ok()?;
-        if settled != Settled::Lost {
+    /// Settles a call that has ended. Without an answer it stays in our books, and the heart
+    /// tries again.
+    pub(super) async fn release(&self, tenant: &Tenant, id: ModelRequestId) {
+        let taken = lock(&self.0.calls).get(&id).and_then(|call| call.ended);
+        let Some(taken) = taken.filter(|_| self.0.bus.is_up()) else { return };
+        let settled = self.0.bus.settle(tenant, id, taken).await;
+        if settled.is_ok_and(|settled| settled != Settled::Lost) {
             lock(&self.0.calls).remove(&id);
-        }
-        match settled {
-            Settled::Done { remaining } => remaining,
-            Settled::Gone | Settled::Lost => None,
         }
     }
 

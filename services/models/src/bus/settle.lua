@@ -13,7 +13,6 @@ local _, began, its_day, its_month, wanted = string.match(record, '^(.-)\n(.-)\n
 began = tonumber(began)
 local homes = {day = day .. its_day, month = month .. its_month}
 
-local remaining = -1
 for _, check in ipairs(cjson.decode(wanted)) do
     local took = check.measure == 'tokens' and tokens or micros
     if check.window == 'live' then
@@ -21,9 +20,8 @@ for _, check in ipairs(cjson.decode(wanted)) do
             redis.call('hdel', live, check.counter)
         end
     elseif check.window == 'budget' then
-        local left = redis.call('hincrby', budgets, check.counter .. ':held', int(-check.need))
-        local spent = redis.call('hincrby', budgets, check.counter .. ':spent', int(micros))
-        remaining = check.limit - spent - left
+        redis.call('hincrby', budgets, check.counter .. ':held', int(-check.need))
+        redis.call('hincrby', budgets, check.counter .. ':spent', int(micros))
     elseif check.window == 'minute' then
         local key = prefix .. 'minute:' .. check.counter
         local _, from = minute(key)
@@ -36,4 +34,4 @@ for _, check in ipairs(cjson.decode(wanted)) do
     end
 end
 redis.call('hdel', held, id)
-return {'settled', int(remaining)}
+return {'settled'}

@@ -1,7 +1,11 @@
 //! One candidate that is asked: its stream, its span, its place in the records of health,
 //! what it holds of limits and budgets, and what it came to.
 
-use std::{future::poll_fn, sync::Arc};
+use std::{
+    future::poll_fn,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use futures::{
     StreamExt as _,
@@ -69,8 +73,15 @@ impl<'a> Attempt<'a> {
         committed: bool,
     ) -> Result<Result<Chunk, Failure>> {
         let Attempt { span, chunks, record, reservation, .. } = self;
-        let next = poll_fn(|context| span.in_scope(|| chunks.poll_next_unpin(context)));
-        let next = unless_stopping(stop, committed, reservation.within(next)).await??;
+        let mut poll =
+            |context: &mut Context<'_>| span.in_scope(|| chunks.poll_next_unpin(context));
+        // What is there already needs nobody to wait for it: a fast model has many words at once.
+        let next = match poll_fn(|context| Poll::Ready(poll(context))).await {
+            Poll::Ready(next) => next,
+            Poll::Pending => {
+                unless_stopping(stop, committed, reservation.within(poll_fn(poll))).await??
+            }
+        };
         let next = next.unwrap_or(Err(Failure::Cut));
         if let Ok(Chunk::Delta(delta)) = &next {
             if !reservation.has_begun() {
@@ -82,7 +93,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// It said everything.
-    pub async fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> Spent {
+    pub fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> Spent {
         let Attempt { model, span, chunks, record, mut reservation } = self;
         drop(chunks);
         let counted = usage.is_some();
@@ -91,12 +102,12 @@ impl<'a> Attempt<'a> {
         if let Some(record) = record {
             record.finished();
         }
-        Spent { usage, counted, budget: reservation.settle(usage, counted).await }
+        Spent { usage, counted, budget: reservation.settle(usage, counted) }
     }
 
     /// It said no more. Returns what it came to as far as anybody can tell, if it said
     /// anything.
-    pub async fn failed(self, failure: &Failure) -> Option<Spent> {
+    pub fn failed(self, failure: &Failure) -> Option<Spent> {
         let Attempt { span, chunks, record, mut reservation, .. } = self;
         drop(chunks);
         span::failed(&span, failure);
@@ -104,7 +115,7 @@ impl<'a> Attempt<'a> {
             record.failed(failure);
         }
         let (begun, usage) = (reservation.has_begun(), reservation.usage());
-        let budget = reservation.fail(failure.kind()).await;
+        let budget = reservation.fail(failure.kind());
         begun.then_some(Spent { usage, counted: false, budget })
     }
 }

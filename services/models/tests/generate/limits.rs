@@ -311,3 +311,36 @@ async fn a_limit_of_a_model_leads_to_the_next_and_a_limit_of_the_caller_to_none(
     assert!(!answer.contains("routing.fallback.applied"), "{answer}");
     assert!(answer.contains("REASON_BUDGET_EXCEEDED"), "{answer}");
 }
+
+/// What is left is divided by the processes there are: here one that stopped and one that cannot
+/// reach Redis.
+#[sqlx::test(migrations = false)]
+async fn without_redis_calls_are_refused_or_kept_within_a_share(db: PgPool) {
+    let mut world = World::start(db).await;
+    world.put_limit(limit("tokens_per_day", "tenant", 1_000)).await.unwrap();
+    let used = "say hi\nusage input=100 output=100";
+    assert!(world.generate(short(150, used)).await.contains("finished stop"));
+    world.log(1).await;
+    world.stop().await;
+
+    let closed = world.without_redis("closed").await;
+    let refused = closed.generate(short(150, used)).await;
+    assert!(refused.contains("Unavailable REASON_DEPENDENCY_UNAVAILABLE"), "{refused}");
+
+    let mut share = world.without_redis("share").await;
+    let mut admitted = 0;
+    let refused = loop {
+        let answer = share.generate(short(150, used)).await;
+        match answer.contains("finished stop") {
+            true => admitted += 1,
+            false => break answer,
+        }
+        assert!(admitted <= 4, "800 were left, and 200 were used each time");
+    };
+    assert!(admitted >= 1, "nothing was left: {refused}");
+    assert!(refused.contains("quota.blocked"), "{refused}");
+    assert!(refused.contains("ResourceExhausted REASON_QUOTA_BLOCKED"), "{refused}");
+    // Nothing of it is lost to those who count with Redis again.
+    share.log(1 + admitted).await;
+    share.stop().await;
+}

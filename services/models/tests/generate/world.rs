@@ -60,18 +60,30 @@ impl World {
         World::begin_with(db, tenant, Some(directory)).await
     }
 
+    /// The same tenant's calls at another process, which finds no Redis, and does then as told.
+    pub async fn without_redis(&self, instead: &str) -> World {
+        // Nobody listens there, and nobody can.
+        let flags = ["--redis-url", "redis://127.0.0.1:1", "--limits-without-redis", instead];
+        let tenant = self.caller.tenant.to_string();
+        World::begin_like(self.db.clone(), tenant, None, &flags).await
+    }
+
     async fn begin_with(db: PgPool, tenant: String, directory: Option<TempDir>) -> World {
+        let redis = std::env::var("REDIS_URL").unwrap();
+        World::begin_like(db, tenant, directory, &["--redis-url", &redis]).await
+    }
+
+    async fn begin_like(
+        db: PgPool,
+        tenant: String,
+        directory: Option<TempDir>,
+        flags: &[&str],
+    ) -> World {
         chassis::database::MIGRATIONS.run(&db).await.unwrap();
         let database = db.connect_options().to_url_lossy().to_string();
-        let mut config = Config::parse_from([
-            "models",
-            "--database-url",
-            &database,
-            "--redis-url",
-            &std::env::var("REDIS_URL").unwrap(),
-            "--auth-internal-secret",
-            "a secret that only tests know about",
-        ]);
+        let secret = "a secret that only tests know about";
+        let common = ["models", "--database-url", &database, "--auth-internal-secret", secret];
+        let mut config = Config::parse_from(common.iter().chain(flags));
         config.catalogue = directory.as_ref().map(|one| one.path().join("catalogue.json"));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
