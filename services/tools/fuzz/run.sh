@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fuzzes the targets that are named, or all of them, one after the other.
 #
-#   services/tools/fuzz/run.sh [commands|paths|rules|edits …]
+#   services/tools/fuzz/run.sh [commands|paths|rules|edits|mcp …]
 #
 # FUZZ_SECONDS says how long each is fuzzed. What breaks one is written to `found/`, where the
 # tests run it again for ever; `run.sh` ends there and says how to repeat it.
@@ -25,7 +25,7 @@ export RUSTFLAGS="-Cpasses=sancov-module \
 cargo build --locked --target-dir "$built/fuzz" --target "$host" --bins
 
 if [ $# -eq 0 ]; then
-    set -- commands paths rules edits
+    set -- commands paths rules edits mcp
 fi
 for target in "$@"; do
     learnt="$built/fuzz/corpus/$target"

@@ -1,4 +1,5 @@
 mod files;
+mod mcp_events;
 mod mcp_servers;
 mod outbox;
 mod outputs;
@@ -16,6 +17,7 @@ use proto::{
     tools::v1::{
         fact_service_server::FactServiceServer,
         file_service_server::FileServiceServer,
+        mcp_event_service_server::McpEventServiceServer,
         outcome::Result as PbResult,
         output_service_server::OutputServiceServer,
         policy_service_server::PolicyServiceServer,
@@ -55,6 +57,7 @@ const LARGEST_LIST: usize = 1024 * 1024;
 const LONGEST_ID: usize = 100;
 const MOST_RULES: usize = 1_000;
 const MOST_IN_SCOPE: usize = 200;
+const MOST_ANCESTORS: usize = 32;
 
 /// What the services of the contract are made of.
 pub struct Shared {
@@ -69,6 +72,8 @@ pub fn routes(args: &chassis::Args, shared: Shared) -> Routes {
     let outbox = outbox::Api { db: db.clone(), processes: processes.clone(), stop: stop.clone() };
     let files = Files { workspaces: executor.workspaces.clone() };
     let workspaces = workspaces::Api { executor: executor.clone(), processes: processes.clone() };
+    let events =
+        mcp_events::Api { db: db.clone(), servers: executor.servers.clone(), stop: stop.clone() };
     let processes = processes::Api { processes, outputs: executor.outputs.clone(), stop };
     let policies = policies::Api { db: db.clone(), executor: executor.clone() };
     let outputs = outputs::Api { outputs: executor.outputs.clone() };
@@ -79,6 +84,7 @@ pub fn routes(args: &chassis::Args, shared: Shared) -> Routes {
         .add_service(chassis::service!(FactServiceServer::new(outbox), args))
         .add_service(chassis::service!(OutputServiceServer::new(outputs), args))
         .add_service(chassis::service!(PolicyServiceServer::new(policies), args))
+        .add_service(chassis::service!(McpEventServiceServer::new(events), args))
 }
 
 struct Api {
@@ -197,18 +203,11 @@ fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
         }
     }
     let permissions = call.permissions.unwrap_or_default();
-    if permissions.rules.len() > MOST_RULES {
-        return Err(invalid("call.permissions.rules", "are more than 1,000"));
+    if permissions.within.len() > MOST_ANCESTORS {
+        return Err(invalid("call.permissions.within", "are more than 32"));
     }
-    for (field, scope) in [
-        ("call.permissions.tools", &permissions.tools),
-        ("call.permissions.paths", &permissions.paths),
-        ("call.permissions.hosts", &permissions.hosts),
-        ("call.permissions.commands", &permissions.commands),
-    ] {
-        if scope.len() > MOST_IN_SCOPE {
-            return Err(invalid(field, "are more than 200"));
-        }
+    for layer in std::iter::once(&permissions).chain(&permissions.within) {
+        bounded(layer)?;
     }
     Ok(Call {
         tenant,
@@ -223,6 +222,23 @@ fn decode(tenant: Tenant, call: Option<pb::Call>) -> Result<Call> {
         permissions,
         headless: call.headless,
     })
+}
+
+fn bounded(permissions: &pb::Permissions) -> Result<()> {
+    if permissions.rules.len() > MOST_RULES {
+        return Err(invalid("call.permissions.rules", "are more than 1,000"));
+    }
+    for (field, scope) in [
+        ("call.permissions.tools", &permissions.tools),
+        ("call.permissions.paths", &permissions.paths),
+        ("call.permissions.hosts", &permissions.hosts),
+        ("call.permissions.commands", &permissions.commands),
+    ] {
+        if scope.len() > MOST_IN_SCOPE {
+            return Err(invalid(field, "are more than 200"));
+        }
+    }
+    Ok(())
 }
 
 fn parse<T: std::str::FromStr<Err: ToString>>(field: &'static str, text: &str) -> Result<T> {
@@ -286,6 +302,7 @@ impl From<Outcome> for pb::Outcome {
             },
             reached: outcome.metadata.reached.iter().map(Into::into).collect(),
             other_connections: int64(outcome.metadata.others.connections),
+            transcript_json: String::new(),
         };
         let (result, error_kind) = match outcome.result {
             Ok(data) => (PbResult::DataJson(data.to_string()), String::new()),

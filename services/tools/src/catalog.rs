@@ -62,6 +62,9 @@ pub enum Effect {
 
     /// Nothing, but it takes a person's time.
     Asks,
+
+    /// Nothing itself, and what it has others do is judged by itself.
+    Delegates,
     Changes,
     Destroys,
 }

@@ -64,6 +64,11 @@ pub struct Config {
     #[arg(long, env, default_value = "A")]
     pub sandbox_minimum_tier: Tier,
 
+    /// How many sandboxes are prepared ahead of calls, which then start in half the time. Each is two
+    /// processes that sleep, of 1 MiB together. 0 prepares none.
+    #[arg(long, env, default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=64))]
+    pub sandbox_pool: u8,
+
     /// Directory of the host that sandboxes may read, at the same path. Repeat it, or separate with commas. The user that commands run as must be able to reach it, and there must be no sockets in it: whoever sees one can talk to its owner.
     #[arg(long, env, value_delimiter = ',')]
     pub sandbox_read_only: Vec<PathBuf>,

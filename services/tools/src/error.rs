@@ -93,6 +93,9 @@ pub enum Error {
     #[error("there is no rule, hook or MCP server {0:?} here")]
     PolicyNotFound(String),
 
+    #[error("MCP server {id}: {why}")]
+    McpUnavailable { id: String, why: String },
+
     #[error("file system failed")]
     Files(#[from] io::Error),
 
@@ -187,6 +190,9 @@ impl From<Error> for Status {
                 (Reason::ReaderTooSlow, vec![("process_id", id.to_string())])
             }
             Error::PolicyNotFound(id) => (Reason::PolicyNotFound, vec![("id", id.clone())]),
+            Error::McpUnavailable { id, .. } => {
+                (Reason::DependencyUnavailable, vec![("dependency", id.clone())])
+            }
             Error::Files(error) => return chassis::internal(error),
             Error::Database(error) => return chassis::database_error(error),
         };

@@ -43,6 +43,16 @@ pub enum Verdict<'a> {
     Deny(Kind),
 }
 
+impl Verdict<'_> {
+    fn strictness(&self) -> u8 {
+        match self {
+            Verdict::Allow(_) => 0,
+            Verdict::Ask(_) => 1,
+            Verdict::Deny(_) => 2,
+        }
+    }
+}
+
 /// A tool that may be called, and its checked input. Only [`evaluate`] makes one, and nothing
 /// runs without it.
 pub struct Permit<'a> {
@@ -73,7 +83,22 @@ const MISTAKES: usize = 5;
 /// about another command.
 const LONGEST_COMPARED: usize = 1_000;
 
+/// Decides about a call: of a child's, as strictly as the strictest of all its parents.
 pub fn evaluate<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
+    let mut strictest = alone(catalog, call);
+    for parent in &call.permissions.within {
+        let call = Call { permissions: parent.clone(), ..call.clone() };
+        let evaluation = alone(catalog, &call);
+        if evaluation.verdict.strictness() > strictest.verdict.strictness() {
+            let reason = format!("the agent that called this one is bound: {}", evaluation.reason);
+            strictest = Evaluation { reason, ..evaluation };
+        }
+    }
+    strictest
+}
+
+/// Decides by one agent's permissions.
+fn alone<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
     let refuse = |kind, cause, compared: &str, reason| Evaluation {
         verdict: Verdict::Deny(kind),
         cause,

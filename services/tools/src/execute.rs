@@ -199,7 +199,7 @@ impl Executor {
         let running = tool.run(permit.input.clone(), run);
         let outcome = match permit.entry.about.effect {
             Effect::Reads => running.await,
-            Effect::Asks | Effect::Changes | Effect::Destroys => {
+            Effect::Asks | Effect::Delegates | Effect::Changes | Effect::Destroys => {
                 within_quota(&entered, running, facts).await
             }
         };

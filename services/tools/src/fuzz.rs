@@ -3,7 +3,8 @@
 //! have found, and what they begin with, is run again by the tests.
 
 pub use crate::{
-    command::fuzz::commands, edit::fuzz::edits, files::fuzz::paths, rules::fuzz::rules,
+    command::fuzz::commands, edit::fuzz::edits, files::fuzz::paths, mcp::fuzz::mcp,
+    rules::fuzz::rules,
 };
 
 /// The pieces of an input, as text. Inputs are lines, so that people can read and write them.
@@ -21,8 +22,13 @@ mod tests {
     #[test]
     fn what_fuzzers_begin_with_and_what_they_found_holds() {
         type Target = fn(&[u8]);
-        let targets: [(&str, Target); 4] =
-            [("commands", commands), ("paths", paths), ("rules", rules), ("edits", edits)];
+        let targets: [(&str, Target); 5] = [
+            ("commands", commands),
+            ("paths", paths),
+            ("rules", rules),
+            ("edits", edits),
+            ("mcp", mcp),
+        ];
         for (name, target) in targets {
             for kind in ["corpus", "found"] {
                 let folder =

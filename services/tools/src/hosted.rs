@@ -1,6 +1,8 @@
 //! Tools that run in the session service, next to what they act on. They are in the catalogue
 //! like any other, so that schema, capability and rules are checked in one place.
 
+mod task;
+mod wakeups;
 mod work;
 
 use serde_json::{Value, json};
@@ -13,16 +15,19 @@ pub const TOOL_SEARCH: &str = "tool_search";
 /// The kinds of memory that agents are told about; a tenant may have others.
 const TYPES: &str = "`user`, `feedback`, `project`, `reference`";
 
-pub fn tools() -> [About; 8] {
+pub fn tools() -> [About; 11] {
     [
         question(),
         memory_write(),
         memory_read(),
         memory_list(),
         memory_delete(),
+        wakeups::request(),
+        wakeups::cancel(),
         work::todo(),
         work::skill(),
         work::tool_search(),
+        task::task(),
     ]
 }
 
@@ -242,6 +247,11 @@ mod tests {
             question.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
             json!({ "questions": [question] })
         };
+        let task = |change: Value| {
+            let mut input = json!({ "subagent_type": "explore", "prompt": "Where is it?" });
+            input.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+            input
+        };
         let option = json!({ "value": "a", "label": "A" });
         let items = |count: usize, text: &str| json!({ "items": vec![json!({ "text": text, "status": "pending" }); count] });
         let cases = [
@@ -275,6 +285,35 @@ mod tests {
             ("memory_list", "a scope", json!({ "scope": "project" })),
             ("memory_delete", "a name", json!({ "scope": "user", "name": "a-1" })),
             ("memory_delete", "no name", json!({ "scope": "user" })),
+            ("request_wakeup", "a delay", json!({ "message": "look", "delay_seconds": 60 })),
+            ("request_wakeup", "no delay", json!({ "message": "look", "delay_seconds": 0 })),
+            (
+                "request_wakeup",
+                "a pattern",
+                json!({ "message": "look", "cron": "0 9 * * *", "time_zone": "Europe/Berlin" }),
+            ),
+            (
+                "request_wakeup",
+                "a time",
+                json!({ "message": "look", "at": "2030-01-01T09:00:00Z" }),
+            ),
+            ("request_wakeup", "no message", json!({ "delay_seconds": 60 })),
+            (
+                "request_wakeup",
+                "a long message",
+                json!({ "message": "m".repeat(16_384), "delay_seconds": 60 }),
+            ),
+            (
+                "request_wakeup",
+                "a longer message",
+                json!({ "message": "m".repeat(16_385), "delay_seconds": 60 }),
+            ),
+            ("cancel_wakeup", "an id", json!({ "wakeup_id": "trg_00000000000000000000000000" })),
+            (
+                "cancel_wakeup",
+                "another id",
+                json!({ "wakeup_id": "ses_00000000000000000000000000" }),
+            ),
             ("todo", "nothing to do", json!({ "items": [] })),
             ("todo", "100 items", items(100, "a")),
             ("todo", "101 items", items(101, "a")),
@@ -284,6 +323,12 @@ mod tests {
             ("todo", "another status", json!({ "items": [{ "text": "a", "status": "done" }] })),
             ("skill", "a name", json!({ "name": "pdf" })),
             ("skill", "no name", json!({})),
+            ("task", "a task", task(json!({}))),
+            ("task", "in background", task(json!({ "background": true, "metadata": { "a": 1 } }))),
+            ("task", "no prompt", task(json!({ "prompt": "" }))),
+            ("task", "no name of an agent", task(json!({ "subagent_type": "A b" }))),
+            ("task", "metadata that is a list", task(json!({ "metadata": [] }))),
+            ("task", "another field", task(json!({ "model": "m" }))),
             ("tool_search", "a query", json!({ "query": "issue" })),
             ("tool_search", "10 tools", json!({ "query": "issue", "limit": 10 })),
             ("tool_search", "11 tools", json!({ "query": "issue", "limit": 11 })),
@@ -326,6 +371,15 @@ mod tests {
             memory_list: a scope ok
             memory_delete: a name ok
             memory_delete: no name refused
+            request_wakeup: a delay ok
+            request_wakeup: no delay refused
+            request_wakeup: a pattern ok
+            request_wakeup: a time ok
+            request_wakeup: no message refused
+            request_wakeup: a long message ok
+            request_wakeup: a longer message refused
+            cancel_wakeup: an id ok
+            cancel_wakeup: another id refused
             todo: nothing to do ok
             todo: 100 items ok
             todo: 101 items refused
@@ -335,6 +389,12 @@ mod tests {
             todo: another status refused
             skill: a name ok
             skill: no name refused
+            task: a task ok
+            task: in background ok
+            task: no prompt refused
+            task: no name of an agent refused
+            task: metadata that is a list refused
+            task: another field refused
             tool_search: a query ok
             tool_search: 10 tools ok
             tool_search: 11 tools refused

@@ -3,6 +3,8 @@
 //! A server is somebody else's program: whatever it says is bounded, cleaned and checked before
 //! anybody sees it, and it can do nothing but answer calls of its tools.
 
+#[cfg(any(test, feature = "fuzz"))]
+pub mod fuzz;
 mod name;
 mod schema;
 mod describe;
@@ -18,11 +20,13 @@ mod tool;
 mod activity;
 mod link;
 mod servers;
+mod watch;
 
 use std::collections::BTreeMap;
 
 pub use connect::Connector;
 pub use servers::Servers;
+pub use watch::{Wanted, Watch};
 
 /// A server as it is configured.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -38,9 +38,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Adds the project's rules to those that the call came with.
+    /// Adds the project's rules to those that the call came with. They hold for its parents too.
     pub fn govern(&self, call: &mut Call) {
-        call.permissions.rules.extend(self.rules.iter().cloned());
+        for rules in call.permissions.all_rules_mut() {
+            rules.extend(self.rules.iter().cloned());
+        }
     }
 
     /// Who is asked, in order.

@@ -68,7 +68,7 @@ pub async fn serve(
     };
     let signer = config.hook_secret.clone().map(Signer::new);
     let init = config.sandbox_init()?;
-    let sandbox = Sandbox::new(&init);
+    let sandbox = Sandbox::new(&init).keep_prepared(config.sandbox_pool.into());
     let machine = sandbox
         .probe()
         .await

@@ -2,7 +2,10 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{StatusCode, header};
-use proto::{event::v1::Payload, tools::v1::rule::Action};
+use proto::{
+    event::v1::Payload,
+    tools::v1::{Permissions, rule::Action},
+};
 use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +23,7 @@ use crate::{
     outcome::{Failure, Kind, Metadata, Outcome},
     page::{self, Page},
     printed::Printed,
-    rules,
+    rules::{self, Matched},
     subject::Subject,
 };
 
@@ -199,12 +202,14 @@ fn elsewhere(answer: &Response) -> Option<Result<Url, String>> {
 fn may_follow(call: &Call, from: &Url, to: &Url) -> bool {
     let Some(host) = Host::of(to) else { return false };
     let kept = from.scheme() == to.scheme() || to.scheme() == "https";
-    let granted = call.permissions.hosts.iter().any(|grant| host.is_in(grant));
-    let subject = Subject::Text(host.name);
-    let allowed = rules::decide(&call.permissions.rules, NAME, &subject).is_ok_and(|decided| {
-        decided.iter().flatten().all(|matched| matched.rule.action() == Action::Allow)
-    });
-    kept && granted && allowed
+    let subject = Subject::Text(host.name.clone());
+    let may = |permissions: &Permissions| {
+        let granted = permissions.hosts.iter().any(|grant| host.is_in(grant));
+        let decided = rules::decide(&permissions.rules, NAME, &subject);
+        let allows = |matched: &Matched<'_>| matched.rule.action() == Action::Allow;
+        granted && decided.is_ok_and(|decided| decided.iter().flatten().all(allows))
+    };
+    kept && may(&call.permissions) && call.permissions.within.iter().all(may)
 }
 
 async fn body(

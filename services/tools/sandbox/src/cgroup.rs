@@ -38,7 +38,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    pub fn create(place: &Place, limits: &Limits) -> io::Result<Cgroup> {
+    /// Makes a group without limits: nothing runs in it before it has been given some.
+    pub fn create(place: &Place) -> io::Result<Cgroup> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}{}-{number}", place::PREFIX, process::id());
@@ -46,17 +47,18 @@ impl Cgroup {
             version: place.version,
             memory: place.memory.join(&name),
             processes: place.processes.join(&name),
-            limits: limits.clone(),
+            limits: Limits::default(),
         };
         // From here on it is removed when something fails.
         for directory in cgroup.directories() {
             fs::create_dir(directory)?;
         }
-        cgroup.set_limits()?;
         Ok(cgroup)
     }
 
-    fn set_limits(&self) -> io::Result<()> {
+    /// Fails where more is in use already than is to be allowed.
+    pub fn limit(&mut self, limits: &Limits) -> io::Result<()> {
+        self.limits = limits.clone();
         let bytes = self.limits.memory_bytes.to_string();
         // Swap would only make it slower to reach the limit. Not every kernel counts it.
         match self.version {

@@ -6,10 +6,11 @@ use tokio::{process, time::timeout};
 use crate::{
     cgroup::Cgroup,
     control::Control,
+    prepared::PATIENCE,
     profile::Limits,
     protocol::{Order, Status},
     report::{Layer, Report, Violation},
-    spawn::{Error, PATIENCE},
+    spawn::Error,
     streams::{Input, Output, Signal, Size, Terminal},
 };
 
@@ -120,7 +121,7 @@ impl Child {
 
     /// The host's pid of the process that everything in the sandbox depends on.
     pub fn supervisor(&self) -> Option<Pid> {
-        Some(Pid::from_raw(self.process.id()?.try_into().ok()?))
+        pid(&self.process)
     }
 
     /// Kills the command and everything it started, and returns when all of it is gone.
@@ -140,6 +141,11 @@ impl Child {
             self.violations.extend(cgroup.violations());
         }
     }
+}
+
+/// The host's number of a process, until it has been waited for.
+pub fn pid(process: &process::Child) -> Option<Pid> {
+    Some(Pid::from_raw(process.id()?.try_into().ok()?))
 }
 
 /// What a deadly signal says about the layer it came from. A command can send the same signals

@@ -1,36 +1,49 @@
 use std::{
-    io::{self, IoSliceMut},
-    mem::MaybeUninit,
-    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    io,
+    os::{
+        fd::{BorrowedFd, OwnedFd},
+        unix::net::UnixStream as StdUnixStream,
+    },
 };
 
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use serde::Serialize;
 use tokio::{
     io::{AsyncWriteExt as _, Interest},
     net::UnixStream,
 };
 
-use crate::protocol::{Status, encode};
+use crate::protocol::{self, Status, encode};
 
 /// The service's end of the control socket.
 #[derive(Debug)]
 pub struct Control {
     socket: UnixStream,
     heard: Vec<u8>,
-    /// What came along with a message.
-    given: Option<OwnedFd>,
+    /// What came along with messages.
+    given: Vec<OwnedFd>,
 }
 
 impl Control {
     pub fn new(socket: StdUnixStream) -> io::Result<Control> {
         socket.set_nonblocking(true)?;
         let socket = UnixStream::from_std(socket)?;
-        Ok(Control { socket, heard: Vec::new(), given: None })
+        Ok(Control { socket, heard: Vec::new(), given: Vec::new() })
     }
 
     pub async fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
         self.socket.write_all(&encode(message)?).await
+    }
+
+    /// The same with files that come along.
+    pub async fn send_with(
+        &mut self,
+        message: &impl Serialize,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        let line = encode(message)?;
+        let send = || protocol::send(&self.socket, &line, files);
+        let sent = self.socket.async_io(Interest::WRITABLE, send).await?;
+        self.socket.write_all(&line[sent..]).await
     }
 
     /// The next message, or nothing when the other end was killed. Can be given up at any time
@@ -42,7 +55,9 @@ impl Control {
                 return Ok(Some(serde_json::from_slice(&line)?));
             }
             self.socket.readable().await?;
-            match self.receive() {
+            let (socket, heard, given) = (&self.socket, &mut self.heard, &mut self.given);
+            let receive = || protocol::receive(socket, heard, given);
+            match socket.try_io(Interest::READABLE, receive) {
                 Ok(0) => return Ok(None),
                 Ok(_) => (),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
@@ -53,24 +68,8 @@ impl Control {
         }
     }
 
+    /// What came along with the last message.
     pub fn take_given(&mut self) -> Option<OwnedFd> {
-        self.given.take()
-    }
-
-    fn receive(&mut self) -> io::Result<usize> {
-        let mut chunk = [0; 8192];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let message = self.socket.try_io(Interest::READABLE, || {
-            let mut parts = [IoSliceMut::new(&mut chunk)];
-            Ok(recvmsg(&self.socket, &mut parts, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?)
-        })?;
-        for came in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(files) = came {
-                self.given = files.last().or(self.given.take());
-            }
-        }
-        self.heard.extend_from_slice(&chunk[..message.bytes]);
-        Ok(message.bytes)
+        self.given.pop()
     }
 }

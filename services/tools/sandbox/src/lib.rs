@@ -17,6 +17,11 @@
 //! typed into and the exit out. When the service goes away, it hangs up, and the supervisor ends
 //! everything.
 //!
+//! Much of that is the same for every command, so the first two can be started before there is one:
+//! the init puts up what needs no request, and waits. A [`Sandbox`] may keep a few of them. Those
+//! that are begun when they are asked for go the same way, only that nobody waits in the middle.
+//! Each is used once, so that nothing of one command is left for another.
+//!
 //! A sandbox has no network. A command that may reach somebody is given a door, and not a
 //! network: a socket that listens inside, where only the command sees it, and whose connections
 //! the service takes outside, where it decides about each of them.
@@ -28,6 +33,9 @@ mod streams;
 mod protocol;
 mod cgroup;
 mod control;
+mod workspace;
+mod prepared;
+mod pool;
 mod spawn;
 mod child;
 pub mod init;
@@ -36,5 +44,6 @@ pub use child::{Child, Exit};
 pub use omitted::Omitted;
 pub use profile::{Limits, PROXY_PORT, Profile, Program};
 pub use report::{Layer, LayerReport, ParseTierError, Report, Tier, Violation};
-pub use spawn::{Error, Sandbox, create_workspace};
+pub use spawn::{Error, Sandbox};
 pub use streams::{Input, Output, Signal, Size, Streams};
+pub use workspace::create_workspace;

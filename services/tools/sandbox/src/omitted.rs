@@ -17,6 +17,12 @@ pub struct Omitted {
     layers: std::collections::BTreeSet<Layer>,
 }
 
+impl Omitted {
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Omitted::default()
+    }
+}
+
 #[cfg(feature = "weak")]
 impl Omitted {
     pub(crate) fn contains(&self, layer: Layer) -> bool {

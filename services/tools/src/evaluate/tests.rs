@@ -1,4 +1,5 @@
 mod attacks;
+mod inheritance;
 mod properties;
 
 use std::sync::LazyLock;

@@ -10,11 +10,14 @@ use rmcp::{
     },
     service::{NotificationContext, RequestContext},
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc};
 
 /// Our side of the conversation. It refuses whatever a server asks for.
+#[derive(Default)]
 pub struct Client {
     pub changed: Arc<Notify>,
+    /// Who wants to know everything that a server tells of.
+    pub heard: Option<mpsc::Sender<ServerNotification>>,
 }
 
 impl Service<RoleClient> for Client {
@@ -44,6 +47,10 @@ impl Service<RoleClient> for Client {
     ) -> Result<(), ErrorData> {
         if let ServerNotification::ToolListChangedNotification(_) = notification {
             self.changed.notify_one();
+        }
+        if let Some(heard) = &self.heard {
+            // Whoever does not keep up has enough that says the same before it.
+            let _ = heard.try_send(notification);
         }
         Ok(())
     }

@@ -1,11 +1,13 @@
 //! From the configuration of a server to a conversation with it.
 
-use std::{error::Error, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error::Error, path::PathBuf, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use rmcp::{
     RoleClient, ServiceError,
-    model::{PaginatedRequestParams, ProtocolVersion, SubscriptionFilter, Tool},
+    model::{
+        PaginatedRequestParams, ProtocolVersion, ServerNotification, SubscriptionFilter, Tool,
+    },
     service::{
         ClientInitializeError, ClientLifecycleMode, ClientServiceExt as _, Peer, RunningService,
         Subscription,
@@ -13,8 +15,11 @@ use rmcp::{
     transport::{Transport, streamable_http_client::StreamableHttpError},
 };
 use sandbox::{Profile, Report, Sandbox, Tier};
-use secrecy::ExposeSecret as _;
-use tokio::{sync::Notify, time::timeout};
+use secrecy::{ExposeSecret as _, SecretString};
+use tokio::{
+    sync::{Notify, mpsc},
+    time::timeout,
+};
 
 use super::{
     Address, LONGEST_DETAIL, Server,
@@ -87,14 +92,7 @@ impl Connector {
         protocol: Protocol,
     ) -> Result<Connection, String> {
         let secrets = self.secrets.resolve(tenant, &server.secret_refs).await?;
-        let hidden: Vec<&str> = secrets.values().map(|secret| secret.expose_secret()).collect();
-        let mut common = Common {
-            id: server.id.clone(),
-            fault: Fault::default(),
-            redactor: self.redactor.with(&hidden),
-            errors: Errors::default(),
-            confined: None,
-        };
+        let mut common = self.common(server, &secrets);
         match &server.address {
             Address::Command(command) => {
                 let folder = workspace::open(&self.workspaces, tenant, workspace_id).await;
@@ -114,12 +112,39 @@ impl Connector {
                 common.confined = Some((child.report.clone(), profile));
                 let (transport, errors) = stdio::transport(child, common.fault.clone())?;
                 common.errors = errors;
-                shake_hands(transport, common, protocol).await
+                shake_hands(transport, common, protocol, Client::default()).await
             }
             Address::Url(url) => {
                 let transport = http::transport(url, &secrets, &self.outward)?;
-                shake_hands(transport, common, protocol).await
+                shake_hands(transport, common, protocol, Client::default()).await
             }
+        }
+    }
+
+    /// Reaches a server at a URL for somebody who wants to hear what it tells of.
+    pub async fn connect_to(
+        &self,
+        tenant: &Tenant,
+        server: &Server,
+        url: &str,
+        protocol: Protocol,
+        heard: mpsc::Sender<ServerNotification>,
+    ) -> Result<Connection, String> {
+        let secrets = self.secrets.resolve(tenant, &server.secret_refs).await?;
+        let common = self.common(server, &secrets);
+        let transport = http::transport(url, &secrets, &self.outward)?;
+        let client = Client { heard: Some(heard), ..Client::default() };
+        shake_hands(transport, common, protocol, client).await
+    }
+
+    fn common(&self, server: &Server, secrets: &BTreeMap<String, SecretString>) -> Common {
+        let hidden: Vec<&str> = secrets.values().map(|secret| secret.expose_secret()).collect();
+        Common {
+            id: server.id.clone(),
+            fault: Fault::default(),
+            redactor: self.redactor.with(&hidden),
+            errors: Errors::default(),
+            confined: None,
         }
     }
 }
@@ -128,10 +153,10 @@ async fn shake_hands(
     transport: impl Transport<RoleClient> + 'static,
     common: Common,
     protocol: Protocol,
+    client: Client,
 ) -> Result<Connection, String> {
     let transport = Guarded::new(transport, common.fault.clone());
-    let changed = Arc::<Notify>::default();
-    let client = Client { changed: changed.clone() };
+    let changed = client.changed.clone();
     let lifecycle = match protocol {
         Protocol::Any => ClientLifecycleMode::Auto {
             preferred_versions: vec![ProtocolVersion::LATEST],
@@ -295,7 +320,8 @@ mod tests {
             });
             let common = common();
             let transport = Lines::new(output, input, common.fault.clone());
-            let connection = shake_hands(transport, common, protocol).await.unwrap();
+            let connection =
+                shake_hands(transport, common, protocol, Client::default()).await.unwrap();
             // Its pages have no end, and we have.
             assert_eq!(connection.list().await.unwrap().len(), MOST_TOOLS + 1, "{protocol:?}");
         }
@@ -309,6 +335,6 @@ mod tests {
         let common = common();
         let fault = common.fault.clone();
         let transport = Lines::new(output, input, fault.clone());
-        assert!(shake_hands(transport, common, Protocol::Any).await.is_err());
+        assert!(shake_hands(transport, common, Protocol::Any, Client::default()).await.is_err());
     }
 }

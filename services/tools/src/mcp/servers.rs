@@ -10,9 +10,10 @@ use chassis::Tenant;
 use futures::future::join_all;
 use moka::future::Cache;
 use sqlx::PgPool;
+use tokio::sync::Semaphore;
 
 use super::{
-    Server, State,
+    Server, State, Wanted, Watch,
     connect::Connector,
     link::{Around, Key, Link, Need, Status, Tools},
 };
@@ -32,6 +33,8 @@ pub struct Servers {
     /// How many links there may be, of which one tenant may have half.
     most: usize,
     links: Mutex<HashMap<Key, Arc<Link>>>,
+    /// As many can be watched as can be used.
+    watches: Arc<Semaphore>,
     any: Cache<Tenant, bool>,
     configured: Cache<(Tenant, WorkspaceId), Arc<Vec<Server>>>,
 }
@@ -49,6 +52,7 @@ impl Servers {
             around: Arc::new(Around { connector, built_in, idle }),
             most: most.max(2),
             links: Mutex::default(),
+            watches: Arc::new(Semaphore::new(most.max(2))),
             any: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             configured: Cache::builder()
                 .max_capacity(10_000)
@@ -99,6 +103,19 @@ impl Servers {
             Ok(tools) => self.around.built_in.with(tools.entries.iter().cloned(), vec![]),
             Err(why) => self.around.built_in.with([], vec![(server.id.clone(), why)]),
         })
+    }
+
+    /// Hears what a server at a URL tells of.
+    pub async fn watch(
+        &self,
+        tenant: &Tenant,
+        server: &Server,
+        url: &str,
+        wanted: Wanted,
+    ) -> Result<Watch> {
+        let room = self.watches.clone().try_acquire_owned().map_err(|_| Error::Overloaded)?;
+        let watch = Watch::begin(&self.around.connector, tenant, server, url, wanted, room).await;
+        watch.map_err(|why| Error::McpUnavailable { id: server.id.clone(), why })
     }
 
     /// How a server is doing, over all workspaces that use it from here.

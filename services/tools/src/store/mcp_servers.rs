@@ -83,6 +83,30 @@ pub async fn list(
     Ok(rows.into_iter().map(Into::into).collect())
 }
 
+/// One server of exactly this project.
+pub async fn get(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    project: &str,
+    id: &str,
+) -> Result<Option<Server>> {
+    let row = sqlx::query_as!(
+        Row,
+        r#"
+        select mcp_server_id, command, url, trusted,
+               secret_refs as "secret_refs: Json<BTreeMap<String, String>>"
+        from tools.mcp_server
+        where tenant_id = $1 and project = $2 and mcp_server_id = $3
+        "#,
+        tenant.as_str(),
+        project,
+        id,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row.map(Into::into))
+}
+
 /// The servers that a workspace has: those of its project, and those of all projects that the
 /// project does not have its own in place of.
 pub async fn of_workspace(

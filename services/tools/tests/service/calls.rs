@@ -22,6 +22,7 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
     }
     expect![[r#"
         bash of tools: read-only false, destructive true
+        cancel_wakeup of session: read-only false, destructive false
         edit of tools: read-only false, destructive false
         glob of tools: read-only true, destructive false
         grep of tools: read-only true, destructive false
@@ -31,7 +32,9 @@ async fn tools_are_listed_with_their_schemas(db: PgPool) {
         memory_write of session: read-only false, destructive false
         question of session: read-only false, destructive false
         read of tools: read-only true, destructive false
+        request_wakeup of session: read-only false, destructive false
         skill of session: read-only true, destructive false
+        task of session: read-only false, destructive false
         todo of session: read-only true, destructive false
         tool_search of session: read-only true, destructive false
         web_fetch of tools: read-only true, destructive false

@@ -13,32 +13,38 @@ use super::{
     terminal::Terminal,
 };
 use crate::{
-    omitted::LEFT_OUT,
+    omitted::{LEFT_OUT, Omitted},
     profile::Profile,
     protocol::Request,
     report::{Layer, Report},
 };
 
-/// Puts up every layer that can be had, each noted in the report, in an order in which none
-/// forbids what a later one needs.
-pub fn put_up(request: &Request, outside: Report) -> io::Result<(Report, Standing)> {
-    let profile = &request.profile;
-    let size = request.streams.terminal();
-    let mut wall = Wall { profile, report: outside };
-    wall.add(Layer::MountNamespace, || namespace(CloneFlags::CLONE_NEWNS));
+/// Puts up what is the same for every command, and so can be before there is one. The mount
+/// namespace is not among it: a directory that is handed over can be mounted only in namespaces
+/// that are entered from within it.
+pub fn prepare(omitted: &Omitted, outside: Report) -> Report {
+    let mut wall = Wall { omitted, report: outside };
     wall.add(Layer::NetNamespace, network::enter);
     wall.add(Layer::IpcNamespace, || namespace(CloneFlags::CLONE_NEWIPC));
     wall.add(Layer::UtsNamespace, uts_namespace);
     wall.add(Layer::CgroupNamespace, || namespace(CloneFlags::CLONE_NEWCGROUP));
+    wall.report
+}
+
+/// Puts up every other layer that can be had, each noted in the report, in an order in which none
+/// forbids what a later one needs.
+pub fn put_up(request: &Request, prepared: Report) -> io::Result<(Report, Standing)> {
+    let profile = &request.profile;
+    let size = request.streams.terminal();
+    let mut wall = Wall { omitted: &profile.omitted, report: prepared };
+    wall.add(Layer::MountNamespace, || namespace(CloneFlags::CLONE_NEWNS));
 
     let door = profile.proxy && wall.report.has(Layer::NetNamespace);
     let proxy = if door { Some(network::listen()?) } else { None };
-    let private_root = put_up_root(&mut wall, size.is_some())?;
+    let private_root = put_up_root(&mut wall, profile, size.is_some())?;
     let terminal = size.map(Terminal::open).transpose()?;
     let internet = wall.report.has(Layer::NetNamespace);
 
-    // The command runs under our uid: it must not be able to look into us.
-    prctl::set_dumpable(false)?;
     wall.add(Layer::NoNewPrivs, || prctl::set_no_new_privs().map(|()| String::new()));
     wall.add(Layer::Rlimits, || limits::apply(&profile.limits));
     wall.add(Layer::Capabilities, drop_capabilities);
@@ -71,21 +77,20 @@ pub struct Standing {
 
 /// The layers that stand so far.
 struct Wall<'a> {
-    profile: &'a Profile,
+    omitted: &'a Omitted,
     report: Report,
 }
 
 impl Wall<'_> {
     fn add<E: Display>(&mut self, layer: Layer, put_up: impl FnOnce() -> Result<String, E>) {
-        match self.profile.omitted.contains(layer) {
+        match self.omitted.contains(layer) {
             true => self.report.note(layer, Err(LEFT_OUT)),
             false => self.report.note(layer, put_up()),
         }
     }
 }
 
-fn put_up_root(wall: &mut Wall<'_>, terminals: bool) -> io::Result<bool> {
-    let profile = wall.profile;
+fn put_up_root(wall: &mut Wall<'_>, profile: &Profile, terminals: bool) -> io::Result<bool> {
     let broken = |error| io::Error::other(format!("private root: {error}"));
     let mount_namespace = wall.report.has(Layer::MountNamespace);
     wall.add(Layer::PrivateRoot, || match mount_namespace {

@@ -1,8 +1,9 @@
 //! The private root: a small tmpfs with read-only views of the system's programs, made-up
 //! accounts, a few devices, a `/tmp` of its own, and the workspace.
 //!
-//! The workspace is our working directory from the start, so it is mounted from `.`: nobody
-//! needs to be able to walk to it, and no symbolic link on the way can lead elsewhere.
+//! The workspace is our working directory before we enter the mount namespace, so it is mounted
+//! from `.`: nobody needs to be able to walk to it, and no symbolic link on the way can lead
+//! elsewhere.
 
 use std::{
     fs, io,

@@ -21,7 +21,7 @@ use nix::{
 use super::user;
 use crate::{
     omitted::LEFT_OUT,
-    protocol::{self, Errand, Outside, Status},
+    protocol::{self, Errand, Inside, Outside, Status},
     report::{Layer, Report},
 };
 
@@ -49,14 +49,17 @@ fn start(outside: &Outside) -> io::Result<Child> {
 
     let mut report = Report::default();
     report.note(Layer::Cgroup, join_cgroup(outside));
-    user::drop_root()?;
+    if let Some(owner) = outside.owner {
+        user::become_owner(owner)?;
+    }
     report.note(Layer::UserNamespace, enter_user_namespace(outside));
     report.note(Layer::PidNamespace, enter_pid_namespace(outside));
 
     // Not by name: the user we are by now may be unable to reach the executable's directory.
+    let inside = Inside { report, omitted: outside.omitted.clone() };
     Command::new("/proc/self/exe")
         .arg0("sandbox-init")
-        .arg(serde_json::to_string(&Errand::Init(report))?)
+        .arg(serde_json::to_string(&Errand::Init(inside))?)
         .env_clear()
         .spawn()
 }

@@ -1,4 +1,4 @@
-use std::{fs, io, os::unix::fs::MetadataExt as _};
+use std::{fs, io};
 
 use nix::{
     sched::{CloneFlags, unshare},
@@ -6,19 +6,17 @@ use nix::{
     unistd::{Gid, Uid, getegid, geteuid, setgroups, setresgid, setresuid},
 };
 
+use crate::workspace::Owner;
+
 /// Who the command is inside: somebody ordinary, because programs behave oddly when they
 /// believe that they are root.
 pub const UID: u32 = 1000;
 pub const GID: u32 = 1000;
 
-/// Root becomes the owner of the workspace, which is our working directory. A sandbox that is
-/// escaped from should lead to nobody in particular.
-pub fn drop_root() -> io::Result<()> {
-    let workspace = fs::metadata(".")?;
-    let (uid, gid) = (Uid::from_raw(workspace.uid()), Gid::from_raw(workspace.gid()));
-    if !geteuid().is_root() || uid.is_root() {
-        return Ok(());
-    }
+/// Root becomes the owner of the workspace. A sandbox that is escaped from should lead to nobody
+/// in particular.
+pub fn become_owner(owner: Owner) -> io::Result<()> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
     setgroups(&[])?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;

@@ -12,7 +12,10 @@ use std::{
 use nix::unistd::geteuid;
 use sandbox::{Child, Exit, Layer, Limits, Profile, Program, Report, Sandbox, create_workspace};
 use tempfile::TempDir;
-use tokio::{io::AsyncReadExt as _, time::timeout};
+use tokio::{
+    io::AsyncReadExt as _,
+    time::{sleep, timeout},
+};
 
 use crate::table;
 
@@ -26,7 +29,10 @@ pub fn init() -> PathBuf {
 /// A machine with something to steal: a secret that whoever the command is could read, and a
 /// neighbour's workspace. The folder is open to all, so that only the sandbox is in the way.
 pub struct Host {
+    /// Keeps one sandbox prepared.
     pub sandbox: Sandbox,
+    /// Prepares none.
+    pub unprepared: Sandbox,
     pub workspace: PathBuf,
     pub neighbour: PathBuf,
     pub secret: PathBuf,
@@ -53,7 +59,8 @@ impl Host {
         if geteuid().is_root() {
             chown(&secret, Some(65_534), Some(65_534)).unwrap();
         }
-        Host { sandbox: Sandbox::new(init()), workspace, neighbour, secret, folder, limits }
+        let [sandbox, unprepared] = [1, 0].map(|count| Sandbox::new(init()).keep_prepared(count));
+        Host { sandbox, unprepared, workspace, neighbour, secret, folder, limits }
     }
 
     pub fn profile(&self) -> Profile {
@@ -66,12 +73,25 @@ impl Host {
 
     /// Whether a program got what it wanted, which it says by ending well, and what it wrote.
     pub async fn succeeds(&self, profile: &Profile, program: &Program) -> (bool, String) {
-        let ended = self.run(profile, program).await;
+        let ended = self.run(&self.unprepared, profile, program).await;
         (ended.escaped, ended.output)
     }
 
-    async fn run(&self, profile: &Profile, program: &Program) -> Ended {
-        let mut child = self.start(profile, &self.workspace, program).await;
+    /// Waits for a sandbox that waits for a command.
+    async fn prepare(&self) {
+        let preparing = async {
+            while self.sandbox.prepared().is_empty() {
+                let nothing = Program::new("true", &[]);
+                let mut child = self.start(&self.profile(), &self.workspace, &nothing).await;
+                child.wait().await.unwrap();
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        timeout(Duration::from_secs(60), preparing).await.expect("a prepared sandbox");
+    }
+
+    async fn run(&self, sandbox: &Sandbox, profile: &Profile, program: &Program) -> Ended {
+        let mut child = sandbox.spawn(profile, &self.workspace, program).await.unwrap();
         let mut output = Vec::new();
         let ending = async {
             child.output.read_to_end(&mut output).await.unwrap();
@@ -101,16 +121,19 @@ impl Host {
         teller: Option<Layer>,
     ) {
         table::is_in(&table::row(barriers, teller));
-        let stopped = self.run(&self.profile(), program).await;
-        assert!(!stopped.escaped, "not stopped at all: {}", stopped.output);
-
-        // The facts that go on record: what stands, and what was seen to be stopped.
         let barriers = self.available(barriers).await;
-        for layer in barriers.concat() {
-            assert!(stopped.report.has(layer), "{layer} is not said to stand");
+        self.prepare().await;
+        for sandbox in [&self.sandbox, &self.unprepared] {
+            let stopped = self.run(sandbox, &self.profile(), program).await;
+            assert!(!stopped.escaped, "not stopped at all: {}", stopped.output);
+
+            // The facts that go on record: what stands, and what was seen to be stopped.
+            for layer in barriers.concat() {
+                assert!(stopped.report.has(layer), "{layer} is not said to stand");
+            }
+            let teller = teller.filter(|layer| stopped.report.has(*layer));
+            assert_eq!(stopped.told, teller.into_iter().collect(), "{}", stopped.output);
         }
-        let teller = teller.filter(|layer| stopped.report.has(*layer));
-        assert_eq!(stopped.told, teller.into_iter().collect(), "{}", stopped.output);
 
         for left in &barriers {
             let others: Vec<Barrier> =

@@ -1,8 +1,8 @@
 //! Ways out of the sandbox, each tried by a real program.
 //!
 //! Each attempt names the layers that stop it, and three things are seen of it: it fails in the
-//! sandbox as it ships; it still fails when only one of the named layers is left, whichever; and
-//! it succeeds when all of them are gone, so that it is known to be an attempt. Everything holds
+//! sandbox as it ships, in one that was prepared and in one that was not; it still fails when only one of the named layers is left, whichever; and
+//! it succeeds when all of them are gone, so that it is known to be an attempt.
 //! The facts are looked at as well: the layers that stop it are reported as standing, and where
 //! the kernel tells that it has stopped something, that is known. `attempts.md` is the table of
 //! all of them, which each attempt and `the_table_has_every_attempt` keep true. Everything holds

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use nix::unistd::Pid;
 use sandbox::{Child, Error, Exit, Layer, Profile, Program, Sandbox, Tier, create_workspace};
 use tempfile::TempDir;
 use tokio::{
@@ -36,6 +37,28 @@ impl Bench {
         let workspace = folder.path().join("workspace");
         create_workspace(&workspace).unwrap();
         Bench { sandbox: Sandbox::new(init), workspace, folder }
+    }
+
+    /// With a sandbox that waits for a command.
+    pub async fn prepared() -> Bench {
+        let mut bench = Bench::new();
+        bench.sandbox = bench.sandbox.keep_prepared(1);
+        bench.output("true").await;
+        bench.next_prepared(&[]).await;
+        bench
+    }
+
+    /// The supervisor of a sandbox that waits for a command and is none of these.
+    pub async fn next_prepared(&self, others: &[Pid]) -> Pid {
+        let preparing = async {
+            loop {
+                match self.sandbox.prepared()[..] {
+                    [supervisor] if !others.contains(&supervisor) => return supervisor,
+                    _ => sleep(Duration::from_millis(5)).await,
+                }
+            }
+        };
+        timeout(Duration::from_secs(30), preparing).await.expect("a prepared sandbox")
     }
 
     pub async fn start(&self, profile: &Profile, script: &str) -> Result<Child, Error> {

@@ -12,4 +12,5 @@ mod lifetime;
 mod limits;
 mod missing;
 mod ordinary_user;
+mod prepared;
 mod streams;
