@@ -1,0 +1,203 @@
+//! Brings firings to the session service: exactly one turn for each, whatever dies when.
+//!
+//! A firing is stored before anybody submits it, with all the bytes of its request, and its id is
+//! the request's. So it can be submitted any number of times, by any number of replicas, and is
+//! one turn. A lease keeps them from doing that without need.
+
+mod attempt;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use sqlx::PgPool;
+use tokio::{
+    sync::{Notify, Semaphore, mpsc},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use crate::{
+    clock::Clock,
+    config::Config,
+    firing::Pending,
+    ids::TriggerId,
+    sessions::Sessions,
+    store::{self, firings::Delivered},
+};
+
+/// How many firings wait in this process. What is more stays in the database, where everybody
+/// finds it.
+const BACKLOG: usize = 2_000;
+
+/// How many results are written at once, and how many may wait for that.
+const AT_ONCE: usize = 256;
+const WAITING: usize = 1_024;
+
+/// Somebody else may take a firing that has waited this part of its lease.
+const FRESH: f64 = 0.5;
+
+/// How long what is under way may take when the process stops.
+const LAST: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub struct Deliverer(Arc<Inner>);
+
+struct Inner {
+    db: PgPool,
+    sessions: Sessions,
+    lease: Duration,
+    poll: Duration,
+    places: Semaphore,
+    lines: Mutex<Lines>,
+    /// Somebody has gone.
+    gone: Notify,
+    results: mpsc::Sender<Delivered>,
+}
+
+/// Firings of the same trigger go one after the other, so that their turns have their order.
+#[derive(Default)]
+struct Lines {
+    of: HashMap<TriggerId, VecDeque<Held>>,
+    waiting: usize,
+}
+
+struct Held {
+    pending: Pending,
+    until: Instant,
+}
+
+impl Deliverer {
+    pub fn start(config: &Config, db: PgPool, clock: Clock, sessions: Sessions) -> Deliverer {
+        let (results, settled) = mpsc::channel(WAITING);
+        tokio::spawn(settle(db.clone(), clock, settled));
+        Deliverer(Arc::new(Inner {
+            db,
+            sessions,
+            lease: config.lease,
+            poll: config.poll,
+            places: Semaphore::new(config.deliveries.into()),
+            lines: Mutex::default(),
+            gone: Notify::new(),
+            results,
+        }))
+    }
+
+    /// For how long a firing belongs to whoever took it.
+    pub fn lease(&self) -> Duration {
+        self.0.lease
+    }
+
+    /// Delivers firings that are stored, and that others leave alone for a lease from now.
+    pub fn hand_over(&self, firings: Vec<Pending>) {
+        let until = Instant::now() + self.0.lease.mul_f64(FRESH);
+        let mut lines = self.lines();
+        for pending in firings {
+            // Whoever looks after the lease finds it.
+            if lines.waiting >= BACKLOG {
+                return;
+            }
+            lines.waiting += 1;
+            let id = pending.trigger_id;
+            let line = lines.of.entry(id).or_insert_with(|| {
+                tokio::spawn(self.clone().serve(id));
+                VecDeque::new()
+            });
+            line.push_back(Held { pending, until });
+        }
+    }
+
+    /// Waits until there is room for more, and says how much.
+    pub async fn room(&self) -> usize {
+        loop {
+            let gone = self.0.gone.notified();
+            let room = BACKLOG - self.lines().waiting.min(BACKLOG);
+            if room > BACKLOG / 2 {
+                return room;
+            }
+            gone.await;
+        }
+    }
+
+    /// Looks for firings that nobody delivers, until `stop`.
+    pub async fn sweep(self, stop: CancellationToken) {
+        while stop.run_until_cancelled(self.look()).await.is_some() {}
+    }
+
+    async fn look(&self) {
+        let limit = self.room().await.min(AT_ONCE);
+        match store::firings::take(&self.0.db, limit as i64, self.0.lease).await {
+            Ok(firings) => {
+                let more = firings.len() == limit;
+                self.hand_over(firings);
+                if more {
+                    return;
+                }
+            }
+            Err(error) => warn!(%error, "cannot look for undelivered firings, trying again"),
+        }
+        sleep(self.0.poll).await;
+    }
+
+    /// Waits a little for what is under way. The rest is somebody else's after the lease.
+    pub async fn finish(&self) {
+        let empty = async {
+            loop {
+                let gone = self.0.gone.notified();
+                if self.lines().of.is_empty() {
+                    return;
+                }
+                gone.await;
+            }
+        };
+        let _ = timeout(LAST, empty).await;
+    }
+
+    /// Delivers the firings of one trigger until there are none left. A firing waits in its line, where
+    /// it is counted, until there is a place for it.
+    async fn serve(self, id: TriggerId) {
+        while let Ok(_place) = self.0.places.acquire().await {
+            let Some(Held { pending, until }) = self.next(id) else { return };
+            // What waited for long is somebody else's soon: the database says whose.
+            if Instant::now() < until {
+                let id = pending.id;
+                let outcome = attempt::deliver(&self.0.db, &self.0.sessions, pending).await;
+                if let Some(outcome) = outcome {
+                    let _ = self.0.results.send(Delivered { id, outcome }).await;
+                }
+            }
+        }
+    }
+
+    fn next(&self, id: TriggerId) -> Option<Held> {
+        let mut lines = self.lines();
+        let held = lines.of.get_mut(&id).and_then(VecDeque::pop_front);
+        match held {
+            Some(_) => lines.waiting -= 1,
+            None => drop(lines.of.remove(&id)),
+        }
+        drop(lines);
+        self.0.gone.notify_waiters();
+        held
+    }
+
+    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
+        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Writes down what became of firings; while one batch is written the next one grows.
+async fn settle(db: PgPool, clock: Clock, mut results: mpsc::Receiver<Delivered>) {
+    let mut batch = Vec::with_capacity(AT_ONCE);
+    while results.recv_many(&mut batch, AT_ONCE).await > 0 {
+        while let Err(error) = store::firings::settle(&db, &batch, clock.now()).await {
+            // Should the process end before it succeeds, somebody submits the same again.
+            warn!(%error, "cannot record {} deliveries, trying again", batch.len());
+            sleep(Duration::from_millis(500)).await;
+        }
+        batch.clear();
+    }
+}
