@@ -3,19 +3,24 @@
 mod actions;
 mod admin;
 mod agents;
+mod benchmarks;
 mod check;
 mod compaction;
 mod convert;
+mod evidence;
 mod export;
 mod files;
 mod import;
+mod jobs;
 mod keys;
-mod later;
 mod memories;
+mod outgoing;
 mod queue;
 mod sessions;
 mod snapshot;
 mod streams;
+mod tasks;
+mod subagents;
 mod turns;
 mod verify;
 
@@ -24,9 +29,12 @@ use std::sync::Arc;
 use proto::{
     event::v1::RareIds,
     session::v1::{
-        agent_service_server::AgentServiceServer, key_service_server::KeyServiceServer,
-        memory_service_server::MemoryServiceServer, session_service_server::SessionServiceServer,
-        stream_service_server::StreamServiceServer, turn_service_server::TurnServiceServer,
+        agent_service_server::AgentServiceServer, benchmark_service_server::BenchmarkServiceServer,
+        evidence_service_server::EvidenceServiceServer, job_service_server::JobServiceServer,
+        key_service_server::KeyServiceServer, memory_service_server::MemoryServiceServer,
+        session_service_server::SessionServiceServer, stream_service_server::StreamServiceServer,
+        subagent_service_server::SubagentServiceServer, task_service_server::TaskServiceServer,
+        turn_service_server::TurnServiceServer,
     },
 };
 use tokio::sync::Semaphore;
@@ -53,14 +61,18 @@ struct Api {
 
 pub fn routes(host: Arc<Host>, hub: Hub, lifecycle: Lifecycle, stop: CancellationToken) -> Routes {
     let args = host.config.chassis.clone();
-    let api = Api { host, hub, lifecycle, exports: export::places(), stop };
-    let routes = Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
+    let api = Api { host, hub, lifecycle, exports: outgoing::places(), stop };
+    Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(TurnServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(StreamServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(AgentServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(SubagentServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(MemoryServiceServer::new(api.clone()), args))
-        .add_service(chassis::service!(KeyServiceServer::new(api), args));
-    later::add(routes, &args)
+        .add_service(chassis::service!(TaskServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(JobServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(BenchmarkServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(EvidenceServiceServer::new(api.clone()), args))
+        .add_service(chassis::service!(KeyServiceServer::new(api), args))
 }
 
 /// Who writes the events of the current call.

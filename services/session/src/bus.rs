@@ -3,7 +3,12 @@
 //! later.
 
 use std::{
-    collections::HashSet, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration,
+    collections::HashSet,
+    fmt::Display,
+    hash::Hash,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use chassis::{Redis, Tenant};
@@ -15,7 +20,7 @@ use proto::{
 };
 use redis::{AsyncCommands as _, Direction, RedisResult, aio::PubSubSink};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,6 +30,7 @@ use crate::{
     ids::{ReplicaId, SessionId},
     lifecycle,
     readers::Readers,
+    works::Works,
 };
 
 /// Sessions that wait for a worker.
@@ -46,7 +52,16 @@ pub struct Bus {
     redis: Redis,
     replica: ReplicaId,
     readers: Readers,
+    works: Works,
     publications: mpsc::Sender<Publication>,
+    mail: Arc<Mail>,
+}
+
+/// Sessions that have mail, for the courier of this process. One that dies leaves it to the others.
+#[derive(Default)]
+struct Mail {
+    sessions: Mutex<HashSet<SessionId>>,
+    arrived: Notify,
 }
 
 /// Committed events of one session, in order.
@@ -62,7 +77,8 @@ impl Bus {
     pub fn start(redis: Redis, replica: ReplicaId, stop: CancellationToken) -> Bus {
         let (publications, queue) = mpsc::channel(BACKLOG);
         tokio::spawn(stop.run_until_cancelled_owned(publish(redis.clone(), replica, queue)));
-        Bus { redis, replica, readers: Readers::default(), publications }
+        let (readers, works) = (Readers::default(), Works::default());
+        Bus { redis, replica, readers, works, publications, mail: Arc::default() }
     }
 
     /// The readers here, who are told without Redis.
@@ -70,13 +86,41 @@ impl Bus {
         &self.readers
     }
 
+    /// The tasks and jobs that this replica has turns of, which are told without Redis.
+    pub fn works(&self) -> &Works {
+        &self.works
+    }
+
     /// Shows readers what was committed, and workers that there is a turn to claim.
     pub fn publish(&self, tenant: &Tenant, session_id: SessionId, events: Vec<Event>, ready: bool) {
         let events = Arc::from(events);
         self.readers.show(session_id, &events);
+        self.works.hear(session_id, &events);
         let publication = Publication { tenant: tenant.clone(), session_id, events, ready };
         if self.publications.try_send(publication).is_err() {
             debug!(session.id = %session_id, "readers of session {session_id} were not told, they will look");
+        }
+    }
+
+    /// Has mail delivered to these.
+    pub fn post(&self, sessions: impl IntoIterator<Item = SessionId>) {
+        let mut waiting = self.mail.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.extend(sessions);
+        if !waiting.is_empty() {
+            self.mail.arrived.notify_one();
+        }
+    }
+
+    /// Waits until somebody has mail, and says who.
+    pub async fn mail(&self) -> Vec<SessionId> {
+        loop {
+            let waiting = std::mem::take(
+                &mut *self.mail.sessions.lock().unwrap_or_else(PoisonError::into_inner),
+            );
+            match waiting.is_empty() {
+                true => self.mail.arrived.notified().await,
+                false => return waiting.into_iter().collect(),
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use crate::{
     hook::Note,
     ids::{MessageId, TurnId},
     message::{Message, Part, Role, ToolUse},
-    prompt,
+    prompt, subagent,
     turn::Step,
 };
 
@@ -184,9 +184,16 @@ impl<'a> Entry<'a> {
             Part::File(file) => file.name.len() + file.reference.len(),
             Part::Data { .. } => 0,
         });
-        let note = Note::of(self.parts).map_or(0, |note| note.text.len());
+        let note = told(self.parts).map_or(0, |told| told.len());
         note + bytes.sum::<usize>()
     }
+}
+
+/// What the model reads of a message that no model wrote: what hooks left, and how children
+/// ended.
+pub fn told(parts: &[Part]) -> Option<String> {
+    let hook = Note::of(parts).map(|note| note.told());
+    hook.or_else(|| subagent::Note::of(parts).map(|note| note.told()))
 }
 
 fn output_bytes(tool_use: &ToolUse) -> usize {

@@ -28,6 +28,10 @@ pub struct Serve {
     #[arg(long, env, default_value = "http://localhost:50052")]
     pub tools_url: String,
 
+    /// URL of the triggers service, which keeps the wake-ups that agents ask for.
+    #[arg(long, env, default_value = "http://localhost:50054")]
+    pub triggers_url: String,
+
     /// Directory of manifests, `<agent>.json` or `.yaml`, that every tenant has unless it puts its own.
     #[arg(long, env)]
     pub agents: Option<PathBuf>,
@@ -39,6 +43,14 @@ pub struct Serve {
     /// How many turns may wait in one session's queue.
     #[arg(long, env, default_value_t = 100, value_parser = clap::value_parser!(i32).range(1..=1000))]
     pub max_queue: i32,
+
+    /// How many subagents of one session may run at once.
+    #[arg(long, env, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
+    pub max_children: i64,
+
+    /// How deep subagents may nest where an agent does not say.
+    #[arg(long, env, default_value_t = 5, value_parser = clap::value_parser!(i32).range(1..=32))]
+    pub max_depth: i32,
 
     /// How many connections commit events side by side.
     #[arg(long, env, default_value_t = 2)]
@@ -80,6 +92,11 @@ pub struct Serve {
     /// Seconds after which the events of a finished turn are removed; 0: never. Messages stay.
     #[arg(long, env, default_value_t = 0.0)]
     pub log_retention: f64,
+
+    /// File with the Ed25519 key (PKCS #8, PEM) that packs of evidence are signed with; without it
+    /// they are unsigned. `evidence new-key` makes one.
+    #[arg(long, env)]
+    pub evidence_key_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub chassis: chassis::Args,

@@ -9,6 +9,9 @@ mod people;
 mod compact;
 mod own;
 mod keep;
+mod replay;
+mod delegate;
+mod title;
 
 use std::{
     mem,
@@ -46,9 +49,11 @@ use crate::{
         self,
         turns::{Claim, Context, Interrupt, Trace},
     },
+    subagent::Origin,
     surroundings::Surroundings,
-    turn::{Hooks, Input, Purpose, Step, Stop, Turn},
+    turn::{Hooks, Input, Purpose, Step, Stop, Told, Turn},
 };
+use replay::Recorded;
 
 /// How many claims a turn survives that ended with its worker.
 const MAX_ATTEMPTS: i32 = 3;
@@ -153,6 +158,18 @@ struct Driver {
     asked: bool,
     /// The workspace was kept as it was before this turn.
     files_kept: bool,
+    /// The turn that runs again here.
+    recorded: Option<Arc<Recorded>>,
+    /// Whose child the session is.
+    origin: Option<Origin>,
+    /// Whether there are children in the background of whose end the conversation does not say yet.
+    background: bool,
+    /// Those that have, and that the turn hears of next.
+    ended: Vec<Told>,
+    /// How many children run, as far as this turn has counted.
+    children: Option<i64>,
+    /// How many of them the turn has not heard of yet, so that nobody else can count them.
+    coming: i64,
     trace: Trace,
 }
 
@@ -188,6 +205,10 @@ impl Driver {
         // Answers say which agent gave them, so that this holds however little is loaded.
         let agent = history.iter().rev().find_map(|message| message.metadata.agent.as_ref());
         let agent = host.agent(&claim.tenant, agent.unwrap_or(&context.agent)).await?;
+        let agent = match &context.child {
+            Some(origin) => Arc::new(delegate::confined(&agent, origin)),
+            None => agent,
+        };
         let mut asked = history.iter().rev().filter(|message| message.role == Role::User);
         let metadata = asked.find(|message| message.turn_id == claim.turn_id);
         let metadata = metadata.map(|message| message.metadata.clone()).unwrap_or_default();
@@ -195,8 +216,14 @@ impl Driver {
             true => Purpose::Compact,
             false => Purpose::Answer,
         };
-        let hooks =
-            Hooks { session_start: hooks.session_start && hooks::begins(&history), ..hooks };
+        let recorded = match &metadata.replay {
+            Some(replay) => Some(Arc::new(Recorded::load(host, replay).await?)),
+            None => None,
+        };
+        let hooks = match &recorded {
+            Some(recorded) if recorded.stands_in_for_tools() => recorded.hooks(),
+            _ => Hooks { session_start: hooks.session_start && hooks::begins(&history), ..hooks },
+        };
         let turn = match steps.is_empty() {
             true => Turn::new(agent.limits(), purpose),
             false => Turn::restore(agent.limits(), purpose, steps),
@@ -206,14 +233,14 @@ impl Driver {
             host: host.clone(),
             claim: claim.clone(),
             caller,
-            model: metadata.model.unwrap_or_else(|| agent.manifest.model.clone()),
             headless: metadata.headless,
             workspace_id: context.workspace_id,
-            permissions: people::permissions(&agent, &context.rules),
+            permissions: people::permissions(&agent, &context.rules, metadata.trigger.as_ref()),
+            model: metadata.model.unwrap_or_else(|| agent.manifest.model.clone()),
             surroundings,
             tools: OnceCell::new(),
             memories: context.memories.clone(),
-            day,
+            day: recorded.as_ref().map_or(day, |recorded| recorded.day.clone()),
             ladder: Arc::default(),
             agent,
             history,
@@ -223,6 +250,12 @@ impl Driver {
             unfolded: 0,
             asked: false,
             files_kept: false,
+            recorded,
+            origin: context.child.clone(),
+            background: context.background,
+            ended: vec![],
+            children: None,
+            coming: 0,
             trace: Trace::current(),
         })
     }
@@ -241,7 +274,9 @@ impl Driver {
         let first = match start {
             Start::Orphaned => Input::Orphaned,
             Start::Claimed if context.interrupt.is_some() => stop(context.interrupt),
-            Start::Claimed if context.resumes => Input::Resumed(people::decided(context.actions)),
+            Start::Claimed if context.resumes => {
+                Input::Resumed(people::decided(context.actions, context.ended))
+            }
             Start::Claimed if self.claim.attempts > MAX_ATTEMPTS => {
                 Input::Stopped(Stop::Internal {
                     message: format!(
@@ -249,11 +284,16 @@ impl Driver {
                     ),
                 })
             }
-            Start::Claimed => Input::Began {
-                agent: self.agent.id.clone(),
-                agent_version: self.agent.version,
-                attempt: self.claim.attempts,
-            },
+            Start::Claimed => {
+                if context.title.is_empty() && self.origin.is_none() {
+                    self.name_session();
+                }
+                Input::Began {
+                    agent: self.agent.id.clone(),
+                    agent_version: self.agent.version,
+                    attempt: self.claim.attempts,
+                }
+            }
         };
         self.take(first, &inputs).await?;
         while !self.turn.rests() {
@@ -288,7 +328,7 @@ impl Driver {
                 }
             }
         }
-        // Of one that waits for people nothing stays here.
+        // Of one that waits for people or children nothing stays here.
         if self.turn.is_over() {
             self.keep();
         }

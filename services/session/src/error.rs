@@ -2,7 +2,9 @@ use chassis::{ParseIdError, status};
 use proto::error::v1::Reason;
 use tonic::Status;
 
-use crate::ids::{ActionId, MessageId, SessionId, TurnId, WorkspaceId};
+use crate::ids::{
+    ActionId, ItemId, JobId, MessageId, SessionId, SubagentId, TaskId, TrialId, TurnId, WorkspaceId,
+};
 
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -60,6 +62,15 @@ pub enum Error {
     #[error("agent {0} not found")]
     AgentNotFound(String),
 
+    #[error("subagent {0} not found")]
+    SubagentNotFound(SubagentId),
+
+    #[error("subagent {0} has finished and takes no more input; spawn another")]
+    SubagentFinished(SubagentId),
+
+    #[error("session {0} is a subagent that has finished and takes no more input")]
+    ChildFinished(SessionId),
+
     #[error("agent {0} ships with the server and cannot be deleted")]
     AgentBuiltIn(String),
 
@@ -68,6 +79,30 @@ pub enum Error {
 
     #[error("there is no {scope} memory {name}")]
     MemoryNotFound { scope: &'static str, name: String },
+
+    #[error("task {0} not found")]
+    TaskNotFound(TaskId),
+
+    #[error("task {id} is {status}, which does not allow this")]
+    TaskWrongStatus { id: TaskId, status: String },
+
+    #[error("an edge from task {id} to {target_id} would make a circle")]
+    TaskCycle { id: TaskId, target_id: TaskId },
+
+    #[error("job {0} not found")]
+    JobNotFound(JobId),
+
+    #[error("job {job_id} has no item {id}")]
+    JobItemNotFound { job_id: JobId, id: ItemId },
+
+    #[error("{} is {status}, which does not allow this", about(*job_id, *item_id))]
+    JobWrongStatus { job_id: JobId, item_id: Option<ItemId>, status: String },
+
+    #[error("trial {0} not found")]
+    TrialNotFound(TrialId),
+
+    #[error("trial {0} has another reward already")]
+    TrialRewarded(TrialId),
 
     #[error("the cursor in {0} is not one of ours")]
     InvalidCursor(&'static str),
@@ -83,6 +118,9 @@ pub enum Error {
 
     #[error("this watcher did not keep up, list the sessions and watch again")]
     WatcherTooSlow,
+
+    #[error("there is no evidence of {scope} {id}")]
+    EvidenceNotFound { scope: &'static str, id: String },
 
     #[error("invalid import, line {line}: {problem}")]
     ImportInvalid { line: usize, problem: String },
@@ -178,6 +216,16 @@ impl From<Error> for Status {
             Error::AgentNotFound(agent) | Error::AgentBuiltIn(agent) => {
                 (Reason::AgentNotFound, vec![("agent", agent.clone())])
             }
+            Error::SubagentNotFound(id) => {
+                (Reason::SubagentNotFound, vec![("subagent_id", id.to_string())])
+            }
+            Error::SubagentFinished(id) => {
+                (Reason::SubagentFinished, vec![("subagent_id", id.to_string())])
+            }
+            Error::ChildFinished(id) => {
+                let id = SubagentId::from_uuid(id.uuid());
+                (Reason::SubagentFinished, vec![("subagent_id", id.to_string())])
+            }
             Error::AgentInvalid { field, .. } => {
                 (Reason::AgentInvalid, vec![("field", (*field).to_owned())])
             }
@@ -185,6 +233,30 @@ impl From<Error> for Status {
                 Reason::MemoryNotFound,
                 vec![("scope", (*scope).to_owned()), ("name", name.clone())],
             ),
+            Error::TaskNotFound(id) => (Reason::TaskNotFound, vec![("task_id", id.to_string())]),
+            Error::TaskWrongStatus { id, status } => (
+                Reason::TaskWrongStatus,
+                vec![("task_id", id.to_string()), ("status", status.clone())],
+            ),
+            Error::TaskCycle { id, target_id } => (
+                Reason::TaskCycle,
+                vec![("task_id", id.to_string()), ("target_task_id", target_id.to_string())],
+            ),
+            Error::JobNotFound(id) => (Reason::JobNotFound, vec![("job_id", id.to_string())]),
+            Error::JobItemNotFound { job_id, id } => (
+                Reason::JobItemNotFound,
+                vec![("job_id", job_id.to_string()), ("item_id", id.to_string())],
+            ),
+            Error::JobWrongStatus { job_id, item_id, status } => (
+                Reason::JobWrongStatus,
+                vec![
+                    ("job_id", job_id.to_string()),
+                    ("item_id", item_id.map(|id| id.to_string()).unwrap_or_default()),
+                    ("status", status.clone()),
+                ],
+            ),
+            Error::TrialNotFound(id) => (Reason::TrialNotFound, vec![("trial_id", id.to_string())]),
+            Error::TrialRewarded(id) => (Reason::TrialRewarded, vec![("trial_id", id.to_string())]),
             Error::InvalidCursor(field) => {
                 (Reason::InvalidCursor, vec![("field", (*field).to_owned())])
             }
@@ -209,6 +281,9 @@ impl From<Error> for Status {
                 vec![("session_id", id.to_string()), ("last_sequence", last.to_string())],
             ),
             Error::WatcherTooSlow => (Reason::ReaderTooSlow, vec![]),
+            Error::EvidenceNotFound { scope, id } => {
+                (Reason::EvidenceNotFound, vec![("scope", (*scope).to_owned()), ("id", id.clone())])
+            }
             Error::ImportInvalid { line, problem } => (
                 Reason::ImportInvalid,
                 vec![("line", line.to_string()), ("problem", problem.clone())],
@@ -221,6 +296,11 @@ impl From<Error> for Status {
         };
         status(reason, &error, metadata)
     }
+}
+
+/// Whose status it is.
+fn about(job_id: JobId, item_id: Option<ItemId>) -> String {
+    item_id.map_or_else(|| format!("job {job_id}"), |id| format!("item {id} of job {job_id}"))
 }
 
 /// Reads a field that is an id.

@@ -1,5 +1,6 @@
 //! What happens at the tools service outside of a turn: taken from its outbox and put into the
-//! log, once, by whichever replica comes first; and telling it which sessions are gone.
+//! log, once, by whichever replica comes first; and telling it and the triggers service which
+//! sessions are gone.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -10,6 +11,7 @@ use proto::{
         AcknowledgeFactsRequest, EndSessionRequest, Fact as Taken, TakeFactsRequest,
         acknowledge_facts_request::Through,
     },
+    triggers::v1::CancelSessionWakeupsRequest,
 };
 use rand::Rng as _;
 use serde_json::value::RawValue;
@@ -63,7 +65,7 @@ fn about(time: Duration) -> Duration {
     time.mul_f64(rand::rng().random_range(0.5..1.5))
 }
 
-/// Tells the tools service of sessions that are gone, for ever.
+/// Tells the other services of sessions that are gone, for ever.
 pub async fn tell(host: Arc<Host>) {
     loop {
         sleep(about(LOOK)).await;
@@ -75,16 +77,31 @@ pub async fn tell(host: Arc<Host>) {
 
 async fn tell_some(host: &Host) -> Result<()> {
     for (tenant, session_id) in facts::ended(&host.db, ENDED, LEASE).await? {
-        let (mut client, peer) = host.processes();
         let caller = Caller::service(tenant, "system");
-        let request = EndSessionRequest { session_id: session_id.to_string() };
-        match client.end_session(peer.request_within(ANSWER, &caller, request)).await {
+        // Hearing it twice does no harm, so both are told until both have heard.
+        match tokio::try_join!(end(host, &caller, session_id), forget(host, &caller, session_id)) {
             Ok(_) => facts::told(&host.db, session_id).await?,
             Err(status) => {
-                warn!(%status, session.id = %session_id, "cannot tell the tools service that session {session_id} is gone, trying again");
+                warn!(%status, session.id = %session_id, "cannot tell others that session {session_id} is gone, trying again");
             }
         }
     }
+    Ok(())
+}
+
+/// Ends what the session has running.
+async fn end(host: &Host, caller: &Caller, session_id: SessionId) -> Result<(), Status> {
+    let (mut client, peer) = host.processes();
+    let request = EndSessionRequest { session_id: session_id.to_string() };
+    client.end_session(peer.request_within(ANSWER, caller, request)).await?;
+    Ok(())
+}
+
+/// Takes back the wake-ups that it asked for.
+async fn forget(host: &Host, caller: &Caller, session_id: SessionId) -> Result<(), Status> {
+    let (mut client, peer) = host.wakeups();
+    let request = CancelSessionWakeupsRequest { session_id: session_id.to_string() };
+    client.cancel_session_wakeups(peer.request_within(ANSWER, caller, request)).await?;
     Ok(())
 }
 

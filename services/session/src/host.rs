@@ -2,21 +2,23 @@
 
 mod files;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fs, path::Path, sync::Arc, time::Duration};
 
+use anyhow::Context as _;
 use chassis::{Auth, Caller, Peer, Tenant};
 use moka::future::Cache;
 use proto::{
     event::v1::Payload,
     models::v1::{
         CountTokensRequest, ExplainRouteRequest, ListModelsRequest, Prompt, Target,
-        model_service_client::ModelServiceClient,
+        model_service_client::ModelServiceClient, usage_service_client::UsageServiceClient,
     },
     tools::v1::{
         ListToolsRequest, Tool, fact_service_client::FactServiceClient,
         file_service_client::FileServiceClient, process_service_client::ProcessServiceClient,
         tool_service_client::ToolServiceClient, workspace_service_client::WorkspaceServiceClient,
     },
+    triggers::v1::wakeup_service_client::WakeupServiceClient,
 };
 use sqlx::PgPool;
 use tonic::{Status, transport::Channel};
@@ -27,6 +29,7 @@ use crate::{
     config::Serve,
     driven::Driven,
     error::{Error, Result},
+    evidence::SigningKey,
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
     lanes::{self, Lanes},
@@ -48,6 +51,7 @@ pub struct Host {
     pub config: Serve,
     models: Peer,
     tools: Peer,
+    triggers: Peer,
     /// Where turns run.
     pub places: Places,
     /// The sessions this process owns and knows that it owns.
@@ -56,6 +60,8 @@ pub struct Host {
     pub recent: Recent,
     /// What every tenant has that did not put its own in the place.
     pub shipped: Shipped,
+    /// What signs packs of evidence.
+    pub evidence_key: Option<SigningKey>,
     /// The digests of system prompts that are stored, where they stay.
     pub prompts: moka::sync::Cache<(Tenant, String), ()>,
     agents: Cache<(Tenant, String), Option<Arc<Agent>>>,
@@ -146,10 +152,12 @@ impl Host {
             flusher,
             models: Peer::new("models", &config.models_url, tls, auth)?,
             tools: Peer::new("tools", &config.tools_url, tls, auth)?,
+            triggers: Peer::new("triggers", &config.triggers_url, tls, auth)?,
             places: Places::new(config.max_turns),
             driven: Driven::default(),
             recent: Recent::default(),
             shipped: Shipped::load(config.agents.as_deref())?,
+            evidence_key: config.evidence_key_file.as_deref().map(evidence_key).transpose()?,
             prompts: moka::sync::Cache::new(10_000),
             agents: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             catalogue: Cache::builder().max_capacity(1_000).time_to_live(STALE).build(),
@@ -163,6 +171,11 @@ impl Host {
 
     pub fn models(&self) -> (ModelServiceClient<Channel>, &Peer) {
         let client = ModelServiceClient::new(self.models.channel());
+        (chassis::client!(client, self.config.chassis), &self.models)
+    }
+
+    pub fn ledger(&self) -> (UsageServiceClient<Channel>, &Peer) {
+        let client = UsageServiceClient::new(self.models.channel());
         (chassis::client!(client, self.config.chassis), &self.models)
     }
 
@@ -189,6 +202,11 @@ impl Host {
     pub fn workspaces(&self) -> (WorkspaceServiceClient<Channel>, &Peer) {
         let client = WorkspaceServiceClient::new(self.tools.channel());
         (chassis::client!(client, self.config.chassis), &self.tools)
+    }
+
+    pub fn wakeups(&self) -> (WakeupServiceClient<Channel>, &Peer) {
+        let client = WakeupServiceClient::new(self.triggers.channel());
+        (chassis::client!(client, self.config.chassis), &self.triggers)
     }
 
     /// The tenant's agent of this name, or the one that ships with the server.
@@ -362,6 +380,13 @@ impl Host {
         let counted = client.count_tokens(peer.request_within(ANSWER, caller, request)).await;
         Some(counted.ok()?.into_inner().tokens)
     }
+}
+
+fn evidence_key(path: &Path) -> anyhow::Result<SigningKey> {
+    let name = path.display();
+    let text = fs::read_to_string(path)
+        .with_context(|| format!("cannot read the key for evidence in {name}"))?;
+    SigningKey::read(&text).map_err(|problem| anyhow::anyhow!("{name} {problem}"))
 }
 
 /// Several waited for one query, and each gets to hear why it failed.

@@ -4,7 +4,7 @@ use proto::event::v1::{ToolMetadata, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::ids::{MessageId, ToolCallId, TurnId};
+use crate::ids::{MessageId, SessionId, SubagentId, ToolCallId, TurnId};
 
 /// A message as the loop and the prompt see it.
 #[derive(Debug, Clone, PartialEq)]
@@ -52,12 +52,27 @@ pub struct Metadata {
     pub catalog_digest: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish_reason: Option<String>,
-    /// What fired the turn, when no person did.
+    /// What fired the turn, when no person did: `source`, `fired_at`, `schedule_id`, `delivery_id`,
+    /// `headers`, `auth_subject`, `mode`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trigger: Option<Value>,
     /// What the caller wanted kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<Value>,
+    /// Of a user message: the turn that runs again here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
+}
+
+/// A turn that is over, and how it runs again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Replay {
+    pub session_id: SessionId,
+    pub turn_id: TurnId,
+    /// No tool runs: what is recorded is what they say.
+    pub recorded_tools: bool,
+    /// No model is asked: what is recorded is what it says.
+    pub recorded_model: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +136,9 @@ pub struct ToolUse {
     /// What became of the question whether it may run, or of the question it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
+    /// The child that it spawned. Until the call is over, it waits for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subagent: Option<SubagentId>,
     /// JSON text, kept to the letter: exactly this is evaluated, approved and run.
     pub input_json: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -162,6 +180,7 @@ impl ToolUse {
             read_only: false,
             running: false,
             asked: None,
+            subagent: None,
             input_json: String::new(),
             output_json: None,
             error_text: None,
@@ -270,6 +289,7 @@ mod tests {
                 read_only: true,
                 running: true,
                 asked: Some(Asked::Approved),
+                subagent: Some(SubagentId::new()),
                 input_json: r#"{"b": 1, "a": 1.0}"#.into(),
                 error_text: Some("no".into()),
                 metadata: Some(ToolMetadata { duration_ms: 3, ..ToolMetadata::default() }),

@@ -9,13 +9,14 @@ use proto::{
 use serde_json::value::RawValue;
 
 use crate::{
-    ids::{PartId, ReplicaId, SessionId, ToolCallId, TurnId},
+    ids::{PartId, ReplicaId, SessionId, SubagentId, ToolCallId, TurnId},
     store::{
         flush::{self, Batch, Lease},
         turns::Claim,
     },
+    subagent::Spawn,
     time,
-    turn::{Asking, Ending, Step},
+    turn::{Asking, Ending, Step, Stopping},
 };
 
 /// The rows of one session's next flush.
@@ -31,6 +32,10 @@ pub struct Pending {
     turn: Option<flush::Turn>,
     sum: Option<flush::Sum>,
     actions: Vec<flush::Action>,
+    spawns: Vec<Spawn>,
+    /// Children whose end the conversation says now.
+    tells: Vec<SubagentId>,
+    stops: Option<Stopping>,
     status: Option<&'static str>,
     status_message: Option<String>,
     parks: bool,
@@ -47,6 +52,9 @@ impl Pending {
             && self.turn.is_none()
             && self.sum.is_none()
             && self.actions.is_empty()
+            && self.spawns.is_empty()
+            && self.tells.is_empty()
+            && self.stops.is_none()
             && self.status.is_none()
             && !self.parks
             && self.ending.is_none()
@@ -90,7 +98,7 @@ impl Pending {
             turn_id,
             ordinal: self.events.len() as i64 - 1,
             status,
-            synthetic: step.is_compaction(),
+            synthetic: step.is_compaction() || step.is_told(),
             metadata,
             created_at: now,
         });
@@ -162,7 +170,20 @@ impl Pending {
         });
     }
 
-    /// Lets go of the session until people have answered.
+    pub fn spawn(&mut self, spawn: Spawn) {
+        self.bytes += spawn.prompt.len();
+        self.spawns.push(spawn);
+    }
+
+    pub fn tell(&mut self, id: SubagentId) {
+        self.tells.push(id);
+    }
+
+    pub fn stop_children(&mut self, which: Stopping) {
+        self.stops = Some(which);
+    }
+
+    /// Lets go of the session until people have answered and children have ended.
     pub fn park(&mut self) {
         self.parks = true;
     }
@@ -221,6 +242,12 @@ impl Pending {
             messages: &self.messages,
             parts: &self.parts,
             actions: &self.actions,
+            spawns: &self.spawns,
+            tells: &self.tells,
+            stops: self.stops.map(|which| match which {
+                Stopping::OfTurn => "turn",
+                Stopping::All => "all",
+            }),
             turn: self.turn.as_ref(),
             sum: self.sum,
             status: self.status,

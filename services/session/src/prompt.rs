@@ -6,8 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     agent::Agent,
-    compaction::{Entry, View, left_out},
-    hook::Note,
+    compaction::{Entry, View, left_out, told},
     memory::Line,
     message::{Part, Role, ToolState, ToolUse},
     offer::Offer,
@@ -187,18 +186,9 @@ pub fn bytes(prompt: &models::Prompt) -> usize {
 
 /// The conversation in the words of the models service.
 pub fn assemble(system: &System, view: &View<'_>, offer: &Offer) -> models::Prompt {
-    let mut messages = Vec::with_capacity(view.entries.len() * 2 + 1);
-    if let Some(summary) = &view.summary {
-        let text = format!("This conversation began earlier. A summary of it:\n\n{summary}");
-        messages
-            .push(message(models::message::Role::User, vec![models::content::Kind::Text(text)]));
-    }
-    for (entry, pruned) in view.entries.iter().zip(view.pruned()) {
-        messages.extend(said(entry, pruned));
-    }
     models::Prompt {
         system: system.text.clone(),
-        messages,
+        messages: messages(view),
         tools: offer
             .tools
             .iter()
@@ -211,9 +201,24 @@ pub fn assemble(system: &System, view: &View<'_>, offer: &Offer) -> models::Prom
     }
 }
 
+/// The conversation as the model sees it.
+pub fn messages(view: &View<'_>) -> Vec<models::Message> {
+    let mut messages = Vec::with_capacity(view.entries.len() * 2 + 1);
+    if let Some(summary) = &view.summary {
+        let text = format!("This conversation began earlier. A summary of it:\n\n{summary}");
+        messages
+            .push(message(models::message::Role::User, vec![models::content::Kind::Text(text)]));
+    }
+    for (entry, pruned) in view.entries.iter().zip(view.pruned()) {
+        messages.extend(said(entry, pruned));
+    }
+    messages
+}
+
 fn said(entry: &Entry<'_>, pruned: bool) -> Vec<models::Message> {
-    if let Some(note) = Note::of(entry.parts) {
-        let told = models::content::Kind::Text(note.told());
+    // Not as something the assistant said: models go on from there instead of answering it.
+    if let Some(told) = told(entry.parts) {
+        let told = models::content::Kind::Text(told);
         return vec![message(models::message::Role::User, vec![told])];
     }
     match entry.role {

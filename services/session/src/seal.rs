@@ -88,6 +88,12 @@ impl Seal {
         events: &[(i64, Digest)],
         first: i64,
     ) -> Result<i64, Break> {
+        self.follows(before)?;
+        self.holds(events, first, |_| false)
+    }
+
+    /// Checks that it is the next one.
+    pub fn follows(&self, before: Option<&Seal>) -> Result<(), Break> {
         let broken = |sequence, problem: String| Err(Break { sequence, problem });
         let (number, through, previous) = match before {
             Some(seal) => (seal.number, seal.through_sequence, seal.digest.as_str()),
@@ -102,6 +108,17 @@ impl Seal {
                 format!("seal {} does not follow from seal {number}", self.number),
             );
         }
+        Ok(())
+    }
+
+    /// Checks that these are its events, but for those that are `elsewhere`.
+    pub fn holds(
+        &self,
+        events: &[(i64, Digest)],
+        first: i64,
+        elsewhere: impl Fn(i64) -> bool,
+    ) -> Result<i64, Break> {
+        let broken = |sequence, problem: String| Err(Break { sequence, problem });
         let Some(digests) = &self.digests else {
             return match self.through_sequence < first && events.is_empty() {
                 true => Ok(0),
@@ -118,13 +135,14 @@ impl Seal {
         if digests.len() as i64 != count || self.compute() != self.digest {
             return broken(self.first_sequence, format!("seal {} was altered", self.number));
         }
-        self.check_events(digests, &mut events.iter().copied().peekable())
+        self.check_events(digests, &mut events.iter().copied().peekable(), elsewhere)
     }
 
     fn check_events(
         &self,
         digests: &[String],
         events: &mut Peekable<impl Iterator<Item = (i64, Digest)>>,
+        elsewhere: impl Fn(i64) -> bool,
     ) -> Result<i64, Break> {
         let broken = |sequence, what: &str| {
             Err(Break { sequence, problem: format!("event {sequence} {what}") })
@@ -137,6 +155,7 @@ impl Seal {
                 .find(|stretch| stretch.first <= sequence && sequence <= stretch.through);
             let found = events.next_if(|(next, _)| *next == sequence);
             match (stretch, found) {
+                (_, None) if elsewhere(sequence) => {}
                 (Some(stretch), None) if sequence < stretch.through => joined += 1,
                 (Some(stretch), Some((_, digest)))
                     if sequence == stretch.through && hex(&digest) == stretch.digest => {}

@@ -13,8 +13,9 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    MIGRATIONS, api, bus::Bus, config::Serve, facts, flusher::Flusher, heart, host::Host, hub::Hub,
-    ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, patrol, purge, store::replicas, worker,
+    MIGRATIONS, api, bus::Bus, config::Serve, courier, facts, flusher::Flusher, heart, host::Host,
+    hub::Hub, ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, patrol, purge, store::replicas,
+    work, worker,
 };
 
 /// Runs the service until `stop`, then finishes what it had begun.
@@ -43,10 +44,12 @@ pub async fn serve(
     tokio::spawn(heart::beat(host.clone(), stop.clone(), done.clone()));
     let nudges = host.bus.nudges(replica, done.clone());
     tokio::spawn(patrol::run(host.clone(), nudges, done.clone()));
+    tokio::spawn(done.clone().run_until_cancelled_owned(courier::run(host.clone())));
     tokio::spawn(purge::run(db.clone(), stop.clone()));
     tokio::spawn(stop.clone().run_until_cancelled_owned(keeper::run(host.clone())));
     tokio::spawn(stop.clone().run_until_cancelled_owned(facts::run(host.clone())));
     tokio::spawn(stop.clone().run_until_cancelled_owned(facts::tell(host.clone())));
+    tokio::spawn(stop.clone().run_until_cancelled_owned(work::run(host.clone())));
     let working = tokio::spawn(worker::run(host.clone(), stop.clone()));
 
     let server = chassis::Server::new("session", &config.chassis, &db, auth).redis(&redis);

@@ -96,6 +96,7 @@ fn strictly(json: Value) -> anyhow::Result<Manifest> {
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use proto::tools::v1::permissions::Mode;
 
     use super::*;
 
@@ -165,6 +166,17 @@ mod tests {
             cannot read agents from …: Plan A.json: its name is not that of an agent: 1 to 64 characters of a-z, 0-9 and -
             cannot read agents from …: plan.json: there is another manifest of the agent plan
         "#]].assert_eq(&problems.collect::<String>());
+    }
+
+    #[test]
+    fn the_examples_that_ship_with_the_source_can_be_read() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/agents");
+        let shipped = Shipped::load(Some(&dir)).unwrap();
+        let plan = &shipped.get("plan").unwrap().manifest;
+        assert_eq!(plan.permissions.as_ref().unwrap().mode(), Mode::Plan);
+        let tools = &plan.permissions.as_ref().unwrap().tools;
+        assert!(!tools.iter().any(|tool| ["write", "edit"].contains(&tool.as_str())));
+        assert!(shipped.get("build").unwrap().manifest.snapshots);
     }
 
     #[test]

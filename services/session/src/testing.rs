@@ -8,7 +8,7 @@ use sqlx::PgPool;
 
 use crate::{
     error::Result,
-    ids::{MessageId, ReplicaId, SessionId, TurnId, WorkspaceId},
+    ids::{MessageId, PartId, ReplicaId, SessionId, ToolCallId, TurnId, WorkspaceId},
     message::{MessageStatus, Metadata, Part, Text},
     pending::{Owner, Pending},
     store::{
@@ -17,6 +17,7 @@ use crate::{
         sessions::{self, NewSession},
         turns::{self, Claim, NewTurn, Stamp, Submitted},
     },
+    subagent::{Origin, Spawn},
     turn::{Ending, Step},
 };
 
@@ -221,6 +222,41 @@ pub fn step(message_id: MessageId, text: &str) -> Step {
         status: MessageStatus::Streaming,
         metadata: Metadata::default(),
         parts: vec![Part::Text(part)],
+    }
+}
+
+/// A child of `parent_id` that a call asks for.
+pub fn spawn(parent_id: SessionId, id: ToolCallId, background: bool) -> Spawn {
+    let subagent_id = id.subagent();
+    let (session_id, message_id) = (subagent_id.session(), subagent_id.message());
+    Spawn {
+        origin: Origin {
+            subagent_id,
+            session_id,
+            parent_id,
+            parent_message_id: message_id,
+            root_id: parent_id,
+            tool_call_id: id,
+            agent: "explore".into(),
+            background,
+            inspectable: false,
+            depth: 1,
+            most_depth: 5,
+            permissions: Default::default(),
+        },
+        step_id: message_id.step(),
+        title: String::new(),
+        subject: "ann".into(),
+        workspace_id: WorkspaceId::new(),
+        metadata: json!({}),
+        message_id,
+        turn_id: message_id.turn(),
+        part_id: PartId::new(),
+        prompt: "look".into(),
+        message_metadata: json!({}),
+        created: json!({}),
+        submitted: json!({}),
+        trace_parent: None,
     }
 }
 

@@ -9,6 +9,7 @@ mod effect;
 mod speaking;
 mod compacting;
 mod acting;
+mod delegating;
 mod hooking;
 mod ending;
 #[cfg(test)]
@@ -25,7 +26,8 @@ use crate::{
 use hooking::Moment;
 
 pub use acting::QUESTION;
-pub use effect::{Effect, Ending};
+pub use delegating::{TASK, Told};
+pub use effect::{Effect, Ending, Stopping};
 pub use hooking::{Hooked, Hooks, Verdict};
 pub use input::{
     Asking, Compaction, Decision, Failure, Finished, Input, Outcome, Resolution, Stop, Trigger,
@@ -95,7 +97,7 @@ enum Phase {
     Compacting { trigger: Trigger, attempt: u32, resting: bool },
     /// The tools of the last step are evaluated and run.
     Acting(Vec<Call>),
-    /// Waits for people. Nobody needs this in memory; it is here to be compared with.
+    /// Waits for people or children. Nobody needs this in memory; it is here to be compared with.
     Parked(Vec<Call>),
     /// Ended. Whatever still arrives is ignored.
     Over,
@@ -114,8 +116,12 @@ enum Progress {
     Evaluating,
     /// It runs when its turn comes.
     Allowed(By),
+    /// The child is looked for that it should be done by.
+    Spawning,
     /// A person is asked.
     Waiting,
+    /// A child does it.
+    Delegated,
     Running,
     Done,
 }
@@ -224,6 +230,7 @@ impl Turn {
                 let attempt = *attempt;
                 self.opened(attempt, message_id, request, metadata, facts, &mut effects);
             }
+            (Phase::Opening { attempt: 1 }, Input::Told(told)) => self.told(*told, &mut effects),
             (Phase::Opening { .. }, Input::TooLarge { trigger, why }) => {
                 self.compact(trigger, why, &mut effects);
             }
@@ -312,10 +319,17 @@ impl Turn {
     }
 }
 
-/// Whether only people can move these calls on.
+/// Whether only people and children can move these calls on.
 fn is_parked(calls: &[Call]) -> bool {
-    let moves = |call: &Call| matches!(call.progress, Progress::Evaluating | Progress::Running);
-    calls.iter().any(|call| call.progress == Progress::Waiting) && !calls.iter().any(moves)
+    let moves = |call: &Call| {
+        matches!(call.progress, Progress::Evaluating | Progress::Spawning | Progress::Running)
+    };
+    calls.iter().any(waits) && !calls.iter().any(moves)
+}
+
+/// Whether somebody else has to say something first.
+fn waits(call: &Call) -> bool {
+    matches!(call.progress, Progress::Waiting | Progress::Delegated)
 }
 
 /// An event of the turn as a whole.

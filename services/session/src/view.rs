@@ -35,7 +35,7 @@ pub fn apply(view: &mut TurnView, event: &Event) -> bool {
         Payload::RunStatus(status) => {
             view.status = match status.status.as_str() {
                 "retrying" => "retrying",
-                "waiting_on_approval" | "waiting_on_user_input" => "blocked",
+                "waiting_on_approval" | "waiting_on_user_input" | "waiting_on_child" => "blocked",
                 _ => "running",
             }
             .into();

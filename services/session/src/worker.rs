@@ -36,6 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// The room there is for turns on this replica.
 pub struct Places {
+    most: usize,
     room: Arc<Semaphore>,
     turns: TaskTracker,
     /// Ends the turns that last longer than a drain may take.
@@ -51,13 +52,19 @@ pub struct Place {
 impl Places {
     pub fn new(turns: usize) -> Places {
         let room = Arc::new(Semaphore::new(turns));
-        Places { room, turns: TaskTracker::new(), cut: CancellationToken::new() }
+        Places { most: turns, room, turns: TaskTracker::new(), cut: CancellationToken::new() }
     }
 
     /// None, where turns had better run elsewhere: it is full here, or about to stop.
     pub fn take(&self) -> Option<Place> {
         let room = self.room.clone().try_acquire_owned().ok()?;
         Some(Place { _room: room, _turn: self.turns.token() })
+    }
+
+    /// For how many turns that nobody waits for: half of the room is kept for those that somebody
+    /// does.
+    pub fn spare(&self) -> usize {
+        self.room.available_permits().saturating_sub(self.most / 2)
     }
 
     /// Waits until there is some, and says for how many turns, up to `most`.
@@ -84,7 +91,7 @@ pub async fn work(
 pub async fn run(host: Arc<Host>, stop: CancellationToken) {
     stop.run_until_cancelled(claim(&host)).await;
 
-    let Places { room, turns, cut } = &host.places;
+    let Places { room, turns, cut, .. } = &host.places;
     room.close();
     turns.close();
     if timeout(host.config.chassis.server.drain, turns.wait()).await.is_err() {

@@ -1,10 +1,13 @@
 //! Sessions as a whole, and the ways back and aside in them.
 
+use std::time::Duration;
+
 use chassis::Caller;
 use proto::{event::v1::Event, session::v1 as pb};
+use tokio::time::{Instant, sleep};
 use tonic::{Request, Response, Status};
 
-use super::{Api, check, files, stamp};
+use super::{Api, check, files, stamp, subagents};
 use crate::{
     error::{Error, Result, parse},
     ids::SessionId,
@@ -12,8 +15,12 @@ use crate::{
     store::{self, history::NewFork},
 };
 
-/// How many sidecars of a session are looked up at once.
-const SIDECARS: i64 = 100;
+/// How many sessions that go with another are looked up at once.
+const DEPENDENTS: i64 = 100;
+
+/// How long children that run in the background have to end before their parent is deleted.
+const FAREWELL: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(100);
 
 pub async fn update(
     api: &Api,
@@ -30,26 +37,54 @@ pub async fn update(
     Ok(Response::new(pb::UpdateSessionResponse { session: Some(session) }))
 }
 
-/// Deletes a session, and then its sidecars, which nobody would find any more. Other
+/// Deletes a session, and then its children and sidecars, which nobody would find any more. Other
 /// forks are sessions of their own and stay.
 pub async fn delete(
     api: &Api,
     request: Request<pb::DeleteSessionRequest>,
 ) -> Result<Response<pb::DeleteSessionResponse>, Status> {
     let caller = chassis::caller(&request)?;
-    let mut left = vec![parse("session_id", &request.into_inner().session_id)?];
+    let id: SessionId = parse("session_id", &request.into_inner().session_id)?;
     let (db, tenant) = (&api.host.db, &caller.tenant);
+    close_children(api, &caller, id).await?;
+    let mut left = vec![id];
     while let Some(&id) = left.last() {
         store::admin::delete(db, tenant, id).await?;
         // Looked for after the deletion: nobody forks a session that is gone.
-        let sidecars = store::admin::sidecars(db, tenant, id, SIDECARS).await?;
-        match sidecars.is_empty() {
+        let dependents = store::admin::dependents(db, tenant, id, DEPENDENTS).await?;
+        match dependents.is_empty() {
             true => drop(left.pop()),
-            false => left.extend(sidecars),
+            false => left.extend(dependents),
         }
     }
     purge::some(db).await?;
     Ok(Response::new(pb::DeleteSessionResponse {}))
+}
+
+/// Has the children of a session at rest end that still run in the background.
+async fn close_children(api: &Api, caller: &Caller, id: SessionId) -> Result<()> {
+    let (db, tenant) = (&api.host.db, &caller.tenant);
+    let session = match store::sessions::get(db, tenant, id).await {
+        Ok(session) if matches!(session.status.as_str(), "idle" | "error") => session,
+        // Whatever else it is, the deletion says so.
+        Ok(_) | Err(Error::SessionNotFound(_)) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let begun = Instant::now();
+    loop {
+        let open = store::subagents::open_below(db, tenant, session.id).await?;
+        if open.is_empty() {
+            return Ok(());
+        }
+        if begun.elapsed() > FAREWELL {
+            let problem = "subagents in the background do not end";
+            return Err(Error::NotAtRest { id, turn_id: None, problem });
+        }
+        for (subagent_id, child_id) in open {
+            subagents::close(api, caller, subagent_id, child_id, "its parent is deleted").await?;
+        }
+        sleep(LOOK).await;
+    }
 }
 
 pub async fn rewind(

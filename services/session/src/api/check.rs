@@ -1,8 +1,10 @@
 //! What a request must look like before anything is written.
 
+use std::str::FromStr;
+
 use prost::Message;
-use proto::session::v1::{InputPart, input_part::Content};
-use serde_json::Value;
+use proto::session::v1::{InputPart, Trigger, input_part::Content};
+use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::{
@@ -40,6 +42,22 @@ pub fn text<'a>(field: &'static str, text: &'a str, most: usize) -> Result<&'a s
     Ok(text)
 }
 
+/// A text that may be long, and is measured in bytes.
+pub fn long_text<'a>(field: &'static str, text: &'a str, most: usize) -> Result<&'a str> {
+    if text.len() > most {
+        return Err(invalid(field, format!("at most {} KiB", most / 1024)));
+    }
+    self::text(field, text, most)
+}
+
+/// The id that the last page ended with, if this is not the first.
+pub fn cursor<T: FromStr>(token: &str) -> Result<Option<T>> {
+    match token {
+        "" => Ok(None),
+        token => token.parse().map(Some).map_err(|_| Error::InvalidCursor("page_token")),
+    }
+}
+
 /// The name of an agent, if one is given.
 pub fn agent_id<'a>(field: &'static str, text: &'a str) -> Result<Option<&'a str>> {
     match text {
@@ -68,6 +86,39 @@ pub fn metadata(json: &str) -> Result<Option<Value>> {
         }
         Ok(_) => Err(invalid(FIELD, "must be a JSON object")),
         Err(error) => Err(invalid(FIELD, format!("is not JSON: {error}"))),
+    }
+}
+
+/// What fired a turn, as it is kept with the message; what nobody said is left out.
+pub fn trigger(trigger: &Trigger) -> Result<Value> {
+    const SOURCES: [&str; 5] = ["schedule", "webhook", "api", "self_schedule", "mcp_event"];
+    if !SOURCES.contains(&trigger.source.as_str()) {
+        return Err(invalid("trigger.source", format!("expected one of {}", SOURCES.join(", "))));
+    }
+    if !["", "plan", "never_ask"].contains(&trigger.mode.as_str()) {
+        return Err(invalid("trigger.mode", "expected nothing, plan or never_ask"));
+    }
+    let fired_at = trigger.fire_time.as_ref();
+    let mut kept = json!({
+        "source": trigger.source,
+        "fired_at": fired_at.map(|time| time.seconds * 1000 + i64::from(time.nanos / 1_000_000)),
+        "schedule_id": trigger.schedule_id,
+        "delivery_id": trigger.delivery_id,
+        "headers": trigger.headers,
+        "auth_subject": trigger.auth_subject,
+        "mode": trigger.mode,
+    });
+    if let Value::Object(fields) = &mut kept {
+        fields.retain(|_, value| match value {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Object(fields) => !fields.is_empty(),
+            _ => true,
+        });
+    }
+    match kept.to_string().contains("\\u0000") {
+        true => Err(invalid("trigger", "must not contain NUL")),
+        false => Ok(kept),
     }
 }
 

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as Time;
 use proto::session::v1 as pb;
+use serde_json::{Value, json};
 
 use crate::{
     error::Result,
@@ -20,7 +21,7 @@ pub fn timestamp(time: Time) -> Option<pbjson_types::Timestamp> {
 pub fn status(status: &str) -> pb::session::Status {
     match status {
         "idle" => pb::session::Status::Idle,
-        "ready" | "busy" => pb::session::Status::Busy,
+        "ready" | "busy" | "waiting_on_child" => pb::session::Status::Busy,
         "retrying" => pb::session::Status::Retrying,
         "waiting_on_approval" => pb::session::Status::WaitingOnApproval,
         "waiting_on_user_input" => pb::session::Status::WaitingOnUserInput,
@@ -126,9 +127,22 @@ pub fn message(session_id: SessionId, stored: &Stored) -> Result<pb::Message> {
         model: metadata.model.unwrap_or_default(),
         agent: metadata.agent.unwrap_or_default(),
         prompt_digest: metadata.prompt_digest.unwrap_or_default(),
-        metadata_json: metadata.client.map(|value| value.to_string()).unwrap_or_default(),
+        metadata_json: kept(metadata.client, metadata.trigger),
         status: stored.status.clone(),
     })
+}
+
+/// What the caller wanted kept, and what fired the turn when no person did.
+fn kept(client: Option<Value>, trigger: Option<Value>) -> String {
+    match (client, trigger) {
+        (None, None) => String::new(),
+        (Some(client), None) => client.to_string(),
+        (client, Some(trigger)) => {
+            let mut kept = client.unwrap_or_else(|| json!({}));
+            kept["trigger"] = trigger;
+            kept.to_string()
+        }
+    }
 }
 
 fn content(part: Part) -> pb::part::Content {

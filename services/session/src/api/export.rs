@@ -1,25 +1,16 @@
 //! A session as JSON lines, out.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
-
 use chassis::Tenant;
-use futures::{Stream, StreamExt as _, TryStreamExt as _, stream::BoxStream};
+use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use jiff::Timestamp;
 use proto::session::v1 as pb;
 use sqlx::{PgConnection, PgPool};
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::timeout,
-};
 use tonic::Status;
 
-use super::{Api, snapshot};
+use super::{Api, outgoing::Outgoing, snapshot};
 use crate::{
     archive::{Line, MessageLine, PartLine, SessionLine, TurnLine, VERSION},
-    error::{Error, Result},
+    error::Result,
     ids::SessionId,
     keeper::SEALED,
     store::{
@@ -31,18 +22,8 @@ use crate::{
     },
 };
 
-/// How much goes out in one piece.
-const CHUNK: usize = 1024 * 1024;
-
 /// How many messages one read takes.
-const PAGE: i64 = 200;
-
-/// A transaction that waits for the reader says so to Postgres this often, which ends those that
-/// forget about it.
-const AWAKE: Duration = Duration::from_millis(300);
-
-/// How many exports of this process hold a connection.
-pub const AT_ONCE: usize = 4;
+pub const PAGE: i64 = 200;
 
 impl Api {
     pub(super) async fn export(
@@ -52,35 +33,10 @@ impl Api {
         request: pb::ExportSessionRequest,
     ) -> Result<BoxStream<'static, Result<pb::ExportSessionResponse, Status>>> {
         sessions::get(&self.host.db, &tenant, id).await?;
-        let patience = Duration::from_secs_f64(self.host.config.reader_patience);
-        let (chunks, receiver) = mpsc::channel(1);
-        let (end, last_words) = oneshot::channel();
-        let (db, places, stop) = (self.host.db.clone(), self.exports.clone(), self.stop.clone());
-        tokio::spawn(async move {
-            let Ok(_place) = places.acquire_owned().await else { return };
-            let mut out = Out { chunks, buffer: Vec::new(), patience, id };
-            let written = stop.run_until_cancelled(write(&db, &tenant, id, &request, &mut out));
-            match written.await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => drop(end.send(error)),
-                None => drop(end.send(Error::Stopping)),
-            }
-        });
-        Ok(stream(receiver, last_words).map_err(Status::from).boxed())
-    }
-}
-
-fn stream(
-    mut chunks: mpsc::Receiver<Vec<u8>>,
-    last_words: oneshot::Receiver<Error>,
-) -> impl Stream<Item = Result<pb::ExportSessionResponse>> + Send {
-    async_stream::try_stream! {
-        while let Some(data) = chunks.recv().await {
-            yield pb::ExportSessionResponse { data };
-        }
-        if let Ok(error) = last_words.await {
-            Err(error)?;
-        }
+        let db = self.host.db.clone();
+        let write = async move |out| write(&db, &tenant, id, &request, &mut Out(out)).await;
+        let pieces = self.send(id, write);
+        Ok(pieces.map_ok(|data| pb::ExportSessionResponse { data }).boxed())
     }
 }
 
@@ -115,18 +71,13 @@ async fn write(
     if request.events {
         out.log(&mut db, id, last).await?;
     }
-    out.flush(&mut db).await?;
+    out.0.flush(Some(&mut db)).await?;
     db.commit().await?;
     Ok(())
 }
 
 /// Where lines go.
-struct Out {
-    chunks: mpsc::Sender<Vec<u8>>,
-    buffer: Vec<u8>,
-    patience: Duration,
-    id: SessionId,
-}
+struct Out(Outgoing);
 
 impl Out {
     async fn messages(
@@ -177,52 +128,14 @@ impl Out {
         }
     }
 
-    /// Adds a line, and sends what is complete.
     async fn line(&mut self, db: &mut PgConnection, line: &Line) -> Result<()> {
-        let start = self.buffer.len();
-        serde_json::to_writer(&mut self.buffer, line)?;
-        self.buffer.push(b'\n');
-        if self.buffer.len() < CHUNK {
-            return Ok(());
-        }
-        let rest = match start {
-            0 => vec![],
-            start => self.buffer.split_off(start),
-        };
-        self.flush(db).await?;
-        self.buffer = rest;
-        match self.buffer.len() < CHUNK {
-            true => Ok(()),
-            false => self.flush(db).await,
-        }
-    }
-
-    async fn flush(&mut self, db: &mut PgConnection) -> Result<()> {
-        let buffer = std::mem::take(&mut self.buffer);
-        for chunk in buffer.chunks(CHUNK) {
-            self.send(db, chunk.to_vec()).await?;
-        }
-        Ok(())
-    }
-
-    /// Waits for the reader, but not for ever, and keeps the transaction while it does.
-    async fn send(&mut self, db: &mut PgConnection, chunk: Vec<u8>) -> Result<()> {
-        let started = Instant::now();
-        let gone = || Error::ReaderTooSlow { id: self.id, last: 0 };
-        loop {
-            match timeout(AWAKE, self.chunks.reserve()).await {
-                Ok(place) => {
-                    place.map_err(|_| gone())?.send(chunk);
-                    return Ok(());
-                }
-                Err(_) if started.elapsed() > self.patience => return Err(gone()),
-                Err(_) => events::keep_awake(&mut *db).await?,
-            }
-        }
+        let mut text = serde_json::to_vec(line)?;
+        text.push(b'\n');
+        self.0.add(Some(db), text).await
     }
 }
 
-fn session_line(session: Session, first_sequence: i64) -> SessionLine {
+pub fn session_line(session: Session, first_sequence: i64) -> SessionLine {
     SessionLine {
         session_id: session.id,
         title: session.title,
@@ -241,7 +154,7 @@ fn session_line(session: Session, first_sequence: i64) -> SessionLine {
     }
 }
 
-fn message_line(message: Stored, turn: Option<turns::Recorded>) -> Result<MessageLine> {
+pub fn message_line(message: Stored, turn: Option<turns::Recorded>) -> Result<MessageLine> {
     let parts = message.parts().iter().map(|row| {
         Ok(PartLine {
             part_id: row.id,
@@ -268,9 +181,4 @@ fn message_line(message: Stored, turn: Option<turns::Recorded>) -> Result<Messag
             view: turn.view.0,
         }),
     })
-}
-
-/// The places that exports of this process share.
-pub fn places() -> Arc<tokio::sync::Semaphore> {
-    Arc::new(tokio::sync::Semaphore::new(AT_ONCE))
 }

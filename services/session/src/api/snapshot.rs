@@ -111,7 +111,7 @@ fn thread_status(status: &str) -> &'static str {
         "idle" => "idle",
         "ready" => "queued",
         "busy" | "retrying" => "running",
-        "waiting_on_approval" | "waiting_on_user_input" => "blocked",
+        "waiting_on_approval" | "waiting_on_user_input" | "waiting_on_child" => "blocked",
         "error" => "failed",
         _ => "unknown",
     }

@@ -191,7 +191,7 @@ fn metadata(request: &pb::SubmitTurnRequest) -> Result<(Metadata, Option<String>
         agent: agent.clone(),
         model,
         headless: request.headless || request.trigger.is_some(),
-        trigger: request.trigger.as_ref().map(serde_json::to_value).transpose()?,
+        trigger: request.trigger.as_ref().map(check::trigger).transpose()?,
         client: check::metadata(&request.metadata_json)?,
         ..Metadata::default()
     };

@@ -1,11 +1,8 @@
 //! The ways to summarize a history, from the best to the last: as it is, without tool
 //! outputs, piece by piece, without its middle.
 
-use super::{Entry, left_out};
-use crate::{
-    hook::Note,
-    message::{Part, Role, ToolState},
-};
+use super::{Entry, left_out, told};
+use crate::message::{Part, Role, ToolState};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Method {
@@ -85,7 +82,7 @@ fn block(entry: &Entry<'_>, prune: bool) -> String {
         Role::User => "### user".to_owned(),
         Role::Assistant => "### assistant".to_owned(),
     }];
-    lines.extend(Note::of(entry.parts).map(|note| format!("[{}]", note.told())));
+    lines.extend(told(entry.parts).map(|told| format!("[{told}]")));
     for part in entry.parts {
         match part {
             Part::Text(text) => lines.push(text.text.clone()),

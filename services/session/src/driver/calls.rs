@@ -95,7 +95,10 @@ async fn listen(
                 let fact = Input::ToolFact { id, fact: storable(*fact) };
                 let _ = inputs.send(vec![fact]).await;
             }
-            Some(Item::Outcome(ended)) => return outcome(ended),
+            Some(Item::Outcome(ended)) => {
+                chassis::hear_out(stream);
+                return outcome(ended);
+            }
             None => {}
         }
     }

@@ -96,6 +96,7 @@ impl Driver {
             host: self.host.clone(),
             caller: self.caller.clone(),
             session_id: self.claim.session_id.to_string(),
+            root_session_id: self.root(),
             turn_id: self.claim.turn_id.to_string(),
             message_id: MessageId::new(),
             agent,
@@ -145,6 +146,7 @@ struct Job {
     host: Arc<Host>,
     caller: Caller,
     session_id: String,
+    root_session_id: String,
     turn_id: String,
     message_id: MessageId,
     agent: Arc<Agent>,
@@ -237,7 +239,7 @@ impl Job {
             models::Message { role: models::message::Role::User.into(), content: vec![content] };
         let request = models::GenerateRequest {
             session_id: self.session_id.clone(),
-            root_session_id: String::new(),
+            root_session_id: self.root_session_id.clone(),
             turn_id: self.turn_id.clone(),
             step_id: self.message_id.step().to_string(),
             prompt: Some(models::Prompt {

@@ -8,7 +8,12 @@ use proto::{
 };
 
 use super::{Driver, own};
-use crate::{ids::ToolCallId, message::without_nul, time, turn::Outcome};
+use crate::{
+    ids::ToolCallId,
+    message::without_nul,
+    time,
+    turn::{Outcome, TASK},
+};
 
 /// How long a large workspace may take to be copied.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -24,7 +29,8 @@ impl Driver {
         let Some(tool_use) = self.turn.call(id).filter(|tool_use| !tool_use.read_only) else {
             return Ok(());
         };
-        if own::hosts(&self.host, &self.caller, &tool_use.tool).await {
+        // What runs here changes no files, but a child may.
+        if tool_use.tool != TASK && own::hosts(&self.host, &self.caller, &tool_use.tool).await {
             return Ok(());
         }
         let (mut client, peer) = self.host.workspaces();

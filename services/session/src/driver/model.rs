@@ -83,6 +83,7 @@ async fn listen(
             let more = merge(said.last_mut(), next);
             said.extend(more);
             if ends {
+                chassis::hear_out(stream);
                 return said;
             }
         }

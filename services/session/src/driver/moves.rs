@@ -45,6 +45,7 @@ impl Driver {
     /// part that holds it. Returns what is left to do, and how much waits to be committed.
     fn write(&mut self, input: Input) -> (Vec<Effect>, usize) {
         let (turn_id, now) = (self.claim.turn_id, time::now());
+        self.coming -= i64::from(matches!(input, Input::Spawned { .. }));
         let effects = self.turn.step(input);
         let step = self.turn.steps().last();
         let mut actions = Vec::new();
@@ -71,6 +72,12 @@ impl Driver {
                         step.into_iter()
                             .for_each(|step| pending.ask(turn_id, step, id, &asking, now));
                     }
+                    Effect::Delegate(spawn) => {
+                        self.background |= spawn.origin.background;
+                        pending.spawn(*spawn);
+                    }
+                    Effect::Tell(id) => pending.tell(id),
+                    Effect::StopChildren(which) => pending.stop_children(which),
                     action => {
                         match &action {
                             Effect::Finish(ending) => pending.end(ending.clone()),
@@ -101,6 +108,7 @@ impl Driver {
             Effect::OpenStep { message_id, attempt } => {
                 self.open_step(message_id, attempt, inputs).await?;
             }
+            Effect::Compact { trigger, .. } if self.compact_again(trigger, inputs) => {}
             Effect::Compact { trigger, attempt } => self.compact(trigger, attempt, inputs).await?,
             Effect::Rest { delay, message } => {
                 // Turns that failed together do not come back together.
@@ -112,6 +120,7 @@ impl Driver {
                     let _ = inputs.send(vec![Input::Rested]).await;
                 });
             }
+            Effect::Evaluate(id) if self.evaluate_again(id, inputs) => {}
             Effect::Evaluate(id) => {
                 if let Some(call) = self.call(id) {
                     if let Some(reason) = self.soon(self.not_offered(&call.tool)).await {
@@ -130,8 +139,17 @@ impl Driver {
                     self.tasks.spawn(evaluate.in_current_span());
                 }
             }
+            Effect::RunHooks { event, .. } if self.hook_again(event, inputs) => {}
+            Effect::Spawn(id) => {
+                if !self.execute_again(id, inputs).await {
+                    self.spawn(id, inputs).await?;
+                }
+            }
             Effect::RunHooks { event, stops } => self.run_hooks(event, stops, inputs).await?,
             Effect::Execute { id, approved } => {
+                if self.execute_again(id, inputs).await {
+                    return Ok(());
+                }
                 let kept = self.keep_files(id).await;
                 // Whoever takes over must know that it ran before it can have run.
                 self.flush().await?;
@@ -152,6 +170,9 @@ impl Driver {
             | Effect::SaveMessage
             | Effect::SavePart(_)
             | Effect::Ask { .. }
+            | Effect::Delegate(_)
+            | Effect::Tell(_)
+            | Effect::StopChildren(_)
             | Effect::Spend { .. } => unreachable!("written with the move"),
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! envelope: a tool never fails a turn.
 
 mod memories;
+mod wakeups;
 mod work;
 
 use chassis::Caller;
@@ -47,6 +48,8 @@ pub async fn execute(host: &Host, caller: &Caller, call: &Call) -> Outcome {
         "memory_read" => memories::read(host, caller, call).await,
         "memory_list" => memories::list(host, caller, call).await,
         "memory_delete" => memories::delete(host, caller, call).await,
+        "request_wakeup" => wakeups::request(host, caller, call).await,
+        "cancel_wakeup" => wakeups::cancel(host, caller, call).await,
         "todo" => work::todo(call),
         "skill" => work::skill(host, caller, call).await,
         offer::TOOL_SEARCH => work::tool_search(host, caller, call).await,

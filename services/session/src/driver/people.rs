@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use proto::{
     event::v1::{ActionRequired, PermissionEvaluated, Question},
-    tools::v1::{Permissions, Rule, rule},
+    tools::v1::{Permissions, Rule, permissions::Mode, rule},
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::{
     message::without_nul,
     store::{
         self,
-        turns::{self, Claim, Decided},
+        turns::{self, Claim, Decided, Returned},
     },
     time,
     turn::{Asking, Decision, QUESTION, Resolution},
@@ -32,31 +32,46 @@ const MAX_RULES: usize = 1000;
 /// How long to wait before Postgres is asked again.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What the manifest says, and what people decided beyond it for this session or project.
-pub fn permissions(agent: &Agent, decided: &[turns::Rule]) -> Permissions {
+/// What the manifest says, and what people decided beyond it for this session or project. What
+/// fired the turn may be stricter.
+pub fn permissions(agent: &Agent, decided: &[turns::Rule], trigger: Option<&Value>) -> Permissions {
     let mut permissions = agent.manifest.permissions.clone().unwrap_or_default();
+    match trigger.and_then(|trigger| trigger["mode"].as_str()) {
+        Some("plan") => permissions.set_mode(Mode::Plan),
+        Some("never_ask") if permissions.mode() != Mode::Plan => {
+            permissions.set_mode(Mode::NeverAsk);
+        }
+        _ => {}
+    }
     for rule in &mut permissions.rules {
         rule.set_source(rule::Source::Manifest);
     }
-    let room = MAX_RULES.saturating_sub(permissions.rules.len());
-    permissions.rules.extend(decided.iter().take(room).map(|row| {
-        let mut rule = Rule {
-            permission: row.permission.clone(),
-            pattern: row.pattern.clone(),
-            ..Rule::default()
-        };
-        rule.set_action(match row.action.as_str() {
-            "allow" => rule::Action::Allow,
-            "ask" => rule::Action::Ask,
-            _ => rule::Action::Deny,
-        });
-        rule.set_source(match row.scope.as_str() {
-            "session" => rule::Source::Session,
-            _ => rule::Source::Project,
-        });
-        rule
-    }));
+    let decided: Vec<Rule> = decided.iter().map(decided_rule).collect();
+    // What people decide for a child, they decide for those who would have asked in its place.
+    for rules in permissions.all_rules_mut() {
+        let room = MAX_RULES.saturating_sub(rules.len());
+        let new: Vec<_> = decided.iter().filter(|rule| !rules.contains(rule)).cloned().collect();
+        rules.extend(new.into_iter().take(room));
+    }
     permissions
+}
+
+fn decided_rule(row: &turns::Rule) -> Rule {
+    let mut rule = Rule {
+        permission: row.permission.clone(),
+        pattern: row.pattern.clone(),
+        ..Rule::default()
+    };
+    rule.set_action(match row.action.as_str() {
+        "allow" => rule::Action::Allow,
+        "ask" => rule::Action::Ask,
+        _ => rule::Action::Deny,
+    });
+    rule.set_source(match row.scope.as_str() {
+        "session" => rule::Source::Session,
+        _ => rule::Source::Project,
+    });
+    rule
 }
 
 /// Who can be asked, and for how long.
@@ -177,8 +192,8 @@ fn literal(text: &str) -> String {
     pattern
 }
 
-/// What people decided about a turn's calls, in the words of the machine.
-pub fn decided(actions: Vec<Decided>) -> Vec<(ToolCallId, Resolution)> {
+/// What people decided about a turn's calls and children returned, in the words of the machine.
+pub fn decided(actions: Vec<Decided>, ended: Vec<Returned>) -> Vec<(ToolCallId, Resolution)> {
     let resolution = |action: Decided| {
         let resolved = action.resolution.unwrap_or_default();
         let resolution = match action.status.as_str() {
@@ -191,7 +206,10 @@ pub fn decided(actions: Vec<Decided>) -> Vec<(ToolCallId, Resolution)> {
         };
         Some((action.tool_call_id, resolution))
     };
-    actions.into_iter().filter_map(resolution).collect()
+    let returned = ended.into_iter().map(|Returned { tool_call_id, outcome }| {
+        (tool_call_id, Resolution::Returned(outcome.of_call()))
+    });
+    actions.into_iter().filter_map(resolution).chain(returned).collect()
 }
 
 /// Closes what the turn asked, because it ends. The database does it, so that an answer

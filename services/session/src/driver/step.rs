@@ -36,6 +36,10 @@ impl Driver {
         attempt: u32,
         inputs: &Inputs,
     ) -> Result<(), Stopped> {
+        // A step that was begun is not told in the middle of it.
+        if message_id.is_none() && attempt == 1 && self.tell(inputs).await {
+            return Ok(());
+        }
         let offer = match self.soon(self.offer(self.turn.steps())).await {
             Ok(offer) => offer,
             Err(status) => {
@@ -72,11 +76,14 @@ impl Driver {
         }
         Box::pin(self.take(opened, inputs)).await?;
         self.writer.add(|pending| pending.show("busy", String::new()));
+        if self.answer_again(&offer, inputs) {
+            return Ok(());
+        }
 
         let manifest = &self.agent.manifest;
         let request = models::GenerateRequest {
             session_id: self.claim.session_id.to_string(),
-            root_session_id: String::new(),
+            root_session_id: self.root(),
             turn_id: self.claim.turn_id.to_string(),
             step_id: message_id.step().to_string(),
             prompt: Some(prompt),

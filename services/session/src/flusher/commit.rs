@@ -123,12 +123,13 @@ impl Committer {
             let mut committed =
                 flight.pending.into_events(&flight.owner, answer.base, self.replica);
             let reached = answer.base + committed.len() as i64 - 1;
-            if let Some(fired) = answer.fired {
-                match events::Row::into_event(fired.0) {
+            for row in answer.told.0.into_iter().chain(answer.fired.map(|fired| fired.0)) {
+                match events::Row::into_event(row) {
                     Ok(event) => committed.push(event),
                     Err(error) => error!(%error, "cannot read the event that was just written"),
                 }
             }
+            self.bus.post(answer.mail);
             self.bus.publish(
                 &flight.owner.tenant,
                 flight.owner.session_id,

@@ -41,6 +41,26 @@ pub async fn update(
     }
 }
 
+/// Names a session that still has no title. Returns what is to be published.
+pub async fn name(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    id: SessionId,
+    title: &str,
+    stamp: &Stamp,
+) -> Result<Vec<Event>> {
+    let named = sqlx::query_scalar!(
+        r#"select session.name_session($1, $2, $3, $4) as "events: Events""#,
+        tenant as _,
+        id as _,
+        title,
+        Json(stamp) as _,
+    )
+    .fetch_one(db)
+    .await?;
+    published(named)
+}
+
 /// Deletes a session at rest with everything but its log, which [`purge`] removes. One
 /// that is not there is deleted.
 pub async fn delete(db: impl PgExecutor<'_>, tenant: &Tenant, id: SessionId) -> Result<()> {
@@ -62,8 +82,8 @@ pub async fn delete(db: impl PgExecutor<'_>, tenant: &Tenant, id: SessionId) -> 
     }
 }
 
-/// Some ephemeral forks of a session, also of one that is gone.
-pub async fn sidecars(
+/// Some ephemeral forks and children of a session, also of one that is gone.
+pub async fn dependents(
     db: impl PgExecutor<'_>,
     tenant: &Tenant,
     id: SessionId,
@@ -73,7 +93,7 @@ pub async fn sidecars(
         r#"
         select id as "id: SessionId"
         from session.chat_sessions
-        where tenant_id = $1 and parent_id = $2 and ephemeral
+        where tenant_id = $1 and parent_id = $2 and (ephemeral or child is not null)
         order by updated_at desc, id desc
         limit $3
         "#,

@@ -54,6 +54,12 @@ impl Row {
         Ok(RawValue::from_string(envelope)?)
     }
 
+    /// The place of the first event that this one stands for.
+    pub fn first(&self) -> i64 {
+        let first = self.refs.as_ref().and_then(|refs| refs.get(FIRST));
+        first.and_then(|first| first.parse().ok()).unwrap_or(self.seq)
+    }
+
     /// The same event, saying something else.
     pub fn saying(&self, payload: Box<RawValue>, refs: BTreeMap<String, String>) -> Row {
         Row { payload, refs: Some(refs), ..self.clone() }

@@ -11,8 +11,11 @@ use serde_json::{Value, value::RawValue};
 use sqlx::{PgExecutor, types::Json};
 
 use crate::{
-    ids::{ActionId, MessageId, PartId, ReplicaId, SessionId, StepId, ToolCallId, TurnId},
+    ids::{
+        ActionId, MessageId, PartId, ReplicaId, SessionId, StepId, SubagentId, ToolCallId, TurnId,
+    },
     store::{events, turns::Stamp},
+    subagent::Spawn,
 };
 
 /// What `session.flush_turns` takes: what many sessions have to say.
@@ -51,6 +54,14 @@ pub struct Lease<'a> {
     pub parts: &'a [Part],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub actions: &'a [Action],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub spawns: &'a [Spawn],
+    /// Children whose end the conversation says now.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    pub tells: &'a [SubagentId],
+    /// Which children are to stop: `all`, or those that calls of this `turn` wait for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stops: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<&'a Turn>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +69,7 @@ pub struct Lease<'a> {
     /// What people should see the session do, if that changed.
     pub status: Option<&'static str>,
     pub status_message: Option<&'a str>,
-    /// The turn waits for people now, if they have not answered already.
+    /// The turn waits for people or children now, if they have not answered already.
     pub parks: bool,
     /// With the end of the turn: what the session is afterwards, if nothing is queued.
     pub ends: Option<&'static str>,
@@ -164,6 +175,10 @@ pub struct Answer {
     pub fired: Option<Json<events::Row>>,
     /// Whether there is something to claim now.
     pub ready: bool,
+    /// Sessions that have mail now.
+    pub mail: Vec<SessionId>,
+    /// What was appended behind the batch, before anything was fired.
+    pub told: Json<Vec<events::Row>>,
 }
 
 /// Commits a batch. Sessions that are missing from the answer were not written.
@@ -176,7 +191,8 @@ pub async fn flush(
         Answer,
         r#"
         select lease as "lease!", base as "base!", interrupt_turn as "interrupt_turn: _",
-               interrupt_by, interrupt_reason, fired as "fired: _", ready as "ready!"
+               interrupt_by, interrupt_reason, fired as "fired: _", ready as "ready!",
+               mail as "mail!: _", told as "told!: _"
         from session.flush_turns($1, $2)
         "#,
         owner as _,

@@ -8,7 +8,8 @@ use sqlx::{PgConnection, types::Json};
 use crate::{
     error::Result,
     ids::{MessageId, PartId, SessionId, TurnId},
-    message::{Message, Metadata, Part, Role},
+    message::{Message, MessageStatus, Metadata, Part, Role},
+    turn::Step,
 };
 
 /// A message with its parts, complete up to the last event.
@@ -68,6 +69,27 @@ impl Stored {
             parts: self.parts.iter().map(PartRow::part).collect::<Result<_>>()?,
         })
     }
+}
+
+/// What came before the steps of a turn, its user message included, and the steps.
+pub fn split(stored: Vec<Stored>, turn_id: TurnId) -> Result<(Vec<Message>, Vec<Step>)> {
+    let (mut history, mut steps) = (Vec::new(), Vec::new());
+    for message in stored {
+        let status = match message.status.as_str() {
+            "streaming" => MessageStatus::Streaming,
+            "failed" => MessageStatus::Failed,
+            "cancelled" => MessageStatus::Cancelled,
+            _ => MessageStatus::Completed,
+        };
+        let message = message.into_message()?;
+        if message.role == Role::Assistant && message.turn_id == turn_id {
+            let Message { id: message_id, metadata, parts, .. } = message;
+            steps.push(Step { message_id, status, metadata, parts });
+        } else {
+            history.push(message);
+        }
+    }
+    Ok((history, steps))
 }
 
 /// What a query for messages asks for.
@@ -227,6 +249,78 @@ pub async fn visible(
         "#,
         session_id as _,
         turn_id as _,
+        VISIBLE,
+        VISIBLE_BYTES,
+    )
+    .fetch_all(&mut *db)
+    .await?;
+    unfold(db, session_id, &mut messages).await?;
+    Ok(messages)
+}
+
+/// The messages of a turn that is over, rewound or not; with `history`, behind those that its model
+/// could see when it began: what a rewind hid since was visible then.
+pub async fn past(
+    db: &mut PgConnection,
+    session_id: SessionId,
+    turn_id: TurnId,
+    history: bool,
+) -> Result<Vec<Stored>> {
+    let mut messages = sqlx::query_as!(
+        Stored,
+        r#"
+        with asked as (
+            select min(m.position) as position from session.chat_messages m
+            where m.session_id = $1 and m.turn_id = $2
+        ), before as (
+            select m.* from session.chat_messages m, asked
+            where $3 and m.session_id = $1 and m.position < asked.position
+              and (m.hidden_at is null or m.hidden_by > asked.position)
+        ), marker as (
+            select m.position, m.turn_id, p.data_json ->> 'tail_start_id' as tail
+            from before m
+            join session.chat_parts p on p.session_id = m.session_id and p.message_id = m.id
+            where m.synthetic and p.type = 'data-compaction'
+            order by m.position desc
+            limit 1
+        ), seen as (
+            (select * from before m
+             where m.position >= coalesce((
+                 select least(
+                     marker.position,
+                     (select t.position from before t where t.id = marker.tail),
+                     (select min(t.position) from before t where t.turn_id = marker.turn_id))
+                 from marker
+             ), -9223372036854775808)
+             order by m.position desc
+             limit $4)
+            union all
+            select * from session.chat_messages m where m.session_id = $1 and m.turn_id = $2
+        ), sized as (
+            select s.*, sum((
+                select coalesce(sum(pg_column_size(p.data_json)), 0)
+                from session.chat_parts p
+                where p.session_id = s.session_id and p.message_id = s.id
+            )) over (order by s.position desc nulls first) as bytes_since
+            from seen s
+        )
+        select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
+               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", count(*) over () as "found!",
+               coalesce((
+                   select json_agg(json_build_object(
+                       'index', p.index, 'id', p.id, 'type', p.type, 'data', p.data_json,
+                       'folded_seq', p.folded_seq) order by p.index)
+                   from session.chat_parts p
+                   where p.session_id = m.session_id and p.message_id = m.id
+               ), '[]'::json) as "parts!: _"
+        from sized m
+        where m.bytes_since <= $5::bigint or m.turn_id = $2
+        order by m.position nulls last
+        "#,
+        session_id as _,
+        turn_id as _,
+        history,
         VISIBLE,
         VISIBLE_BYTES,
     )

@@ -142,6 +142,27 @@ pub async fn after(
         .collect())
 }
 
+/// The number of the first seal that covers something from this sequence on.
+pub async fn covering(
+    db: impl PgExecutor<'_>,
+    id: SessionId,
+    sequence: i64,
+) -> Result<Option<i32>> {
+    let number = sqlx::query_scalar!(
+        r#"
+        select number from session.seal
+        where session_id = $1 and through_seq >= $2
+        order by number
+        limit 1
+        "#,
+        id as _,
+        sequence,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(number)
+}
+
 /// The sequence with which a log begins.
 pub async fn first_sequence(db: impl PgExecutor<'_>, id: SessionId) -> Result<i64> {
     let first =

@@ -14,6 +14,7 @@ use crate::{
     memory,
     message::Part,
     store::{events, queue},
+    subagent::{Origin, Outcome},
 };
 
 /// Who writes an event and on whose behalf.
@@ -137,6 +138,7 @@ pub async fn submit(
         "not_found" => return Err(Error::SessionNotFound(id)),
         "reused" => return Err(Error::RequestIdReused(new.request_id.clone())),
         "busy" => return Err(Error::SessionBusy { id, turn_id: row.turn_id }),
+        "finished" => return Err(Error::ChildFinished(id)),
         "full" => return Err(Error::QueueFull { id, limit: new.queue_limit }),
         _ => {}
     }
@@ -251,8 +253,16 @@ pub struct Context {
     pub subject: String,
     pub trace_parent: Option<String>,
     pub view: TurnView,
-    /// Whether it waited for people and goes on.
+    /// Whether it waited for people or children and goes on.
     pub resumes: bool,
+    /// Of the session.
+    pub title: String,
+    /// Whose child the session is.
+    pub child: Option<Origin>,
+    /// Whether there are children in the background of whose end the conversation does not say yet.
+    pub background: bool,
+    /// How the children ended that its calls wait for.
+    pub ended: Vec<Returned>,
     /// Who stopped it before anybody ran it.
     pub interrupt: Option<Interrupt>,
     /// What its calls asked people.
@@ -275,6 +285,13 @@ pub struct Decided {
     pub tool_call_id: ToolCallId,
     pub status: String,
     pub resolution: Option<ActionResolved>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct Returned {
+    pub tool_call_id: ToolCallId,
+    #[serde(flatten)]
+    pub outcome: Outcome,
 }
 
 #[derive(Debug, Clone, Deserialize)]

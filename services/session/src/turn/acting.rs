@@ -6,8 +6,8 @@ use proto::event::v1::{
 };
 
 use super::{
-    Asking, By, Call, Decision, Effect, Input, Outcome, Phase, Progress, Resolution, Turn, append,
-    is_parked,
+    Asking, By, Call, Decision, Effect, Input, Outcome, Phase, Progress, Resolution, TASK, Turn,
+    append, is_parked,
 };
 use crate::{
     ids::ToolCallId,
@@ -65,8 +65,14 @@ impl Turn {
                 fact.tool_call_id = id.to_string();
                 effects.push(Effect::Append(Box::new(self.in_step(fact))));
             }
-            Input::ToolEnded { id, outcome } if self.progress(id) == Some(Progress::Running) => {
+            Input::ToolEnded { id, outcome }
+                if matches!(self.progress(id), Some(Progress::Running | Progress::Spawning)) =>
+            {
                 self.settle(id, outcome, effects);
+                self.act_on(effects);
+            }
+            Input::Spawned { id, spawn } if self.progress(id) == Some(Progress::Spawning) => {
+                self.spawned(id, spawn, effects);
                 self.act_on(effects);
             }
             // What the model's stream still had to say about itself.
@@ -91,11 +97,16 @@ impl Turn {
         let open = calls.iter_mut().filter(|call| call.progress != Progress::Done);
         for (beside, call) in open.enumerate() {
             let tool_use = tool_use(&mut step.parts, call);
-            let may_start = match tool_use.read_only {
+            // Children work side by side, whatever each of them does.
+            let side_by_side = tool_use.read_only || tool_use.tool == TASK;
+            let may_start = match side_by_side {
                 true => beside < SIDE_BY_SIDE,
                 false => beside == 0,
             };
-            if let Progress::Allowed(by) = call.progress
+            if tool_use.tool == TASK && matches!(call.progress, Progress::Allowed(_)) && may_start {
+                call.progress = Progress::Spawning;
+                effects.push(Effect::Spawn(tool_use.tool_call_id));
+            } else if let Progress::Allowed(by) = call.progress
                 && may_start
             {
                 call.progress = Progress::Running;
@@ -104,7 +115,7 @@ impl Turn {
                 let (id, approved) = (tool_use.tool_call_id, by != By::Rules);
                 effects.push(Effect::Execute { id, approved });
             }
-            if !tool_use.read_only {
+            if !side_by_side {
                 break;
             }
         }
@@ -113,7 +124,8 @@ impl Turn {
         }
     }
 
-    /// Waits for people: whatever else could be done is done, or comes after what they say.
+    /// Waits for people and children: whatever else could be done is done, or comes after what
+    /// they say.
     pub(super) fn park(&mut self, effects: &mut Vec<Effect>) {
         let Phase::Acting(calls) = &mut self.phase else { return };
         let mut calls = std::mem::take(calls);
@@ -123,13 +135,16 @@ impl Turn {
                 call.progress = Progress::Pending;
             }
         }
-        let questions = calls.iter().filter(|call| call.progress == Progress::Waiting);
+        let mut questions =
+            calls.iter().filter(|call| call.progress == Progress::Waiting).peekable();
+        let asks = questions.peek().is_some();
         let only_questions = questions
             .filter_map(|call| self.steps.last()?.parts.get(call.part))
             .all(|part| matches!(part, Part::Tool(tool_use) if tool_use.tool == QUESTION));
-        let (status, message) = match only_questions {
-            true => ("waiting_on_user_input", "waits for an answer"),
-            false => ("waiting_on_approval", "waits for an approval"),
+        let (status, message) = match (asks, only_questions) {
+            (false, _) => ("waiting_on_child", "waits for a subagent"),
+            (true, true) => ("waiting_on_user_input", "waits for an answer"),
+            (true, false) => ("waiting_on_approval", "waits for an approval"),
         };
         self.phase = Phase::Parked(calls);
         effects.push(append(Payload::RunStatus(RunStatus {
@@ -140,7 +155,7 @@ impl Turn {
         effects.push(Effect::Park);
     }
 
-    /// Goes on with what people decided. What nobody decided waits again.
+    /// Goes on with what people decided and children returned. What is still open waits again.
     pub(super) fn resume(
         &mut self,
         resolutions: Vec<(ToolCallId, Resolution)>,
@@ -153,8 +168,13 @@ impl Turn {
             ..RunStatus::default()
         })));
         for (id, resolution) in resolutions {
-            if self.progress(id) == Some(Progress::Waiting) {
-                self.resolve(id, resolution, effects);
+            match (self.progress(id), resolution) {
+                (Some(Progress::Delegated), Resolution::Returned(outcome)) => {
+                    self.settle(id, outcome, effects);
+                }
+                (Some(Progress::Delegated), _) | (_, Resolution::Returned(_)) => {}
+                (Some(Progress::Waiting), resolution) => self.resolve(id, resolution, effects),
+                _ => {}
             }
         }
         self.act_on(effects);
@@ -183,6 +203,7 @@ impl Turn {
             }
             Resolution::Expired => (Asked::Expired, "nobody answered in time".to_owned()),
             Resolution::Cancelled => (Asked::Cancelled, "the question was withdrawn".to_owned()),
+            Resolution::Returned(outcome) => return self.settle(id, outcome, effects),
         };
         tool_use.asked = Some(asked);
         self.refuse(id, error, "denied", effects);
@@ -250,7 +271,7 @@ impl Turn {
         calls.iter().find(|call| call.part == part).map(|call| call.progress)
     }
 
-    fn set_progress(&mut self, id: ToolCallId, progress: Progress) {
+    pub(super) fn set_progress(&mut self, id: ToolCallId, progress: Progress) {
         let part = self.part_of(id);
         if let Phase::Acting(calls) | Phase::Parked(calls) = &mut self.phase
             && let Some(call) = calls.iter_mut().find(|call| Some(call.part) == part)
@@ -275,6 +296,7 @@ fn progress_of(tool_use: &ToolUse) -> Progress {
     match tool_use {
         ToolUse { state, .. } if state.is_over() => Progress::Done,
         ToolUse { running: true, .. } => Progress::Running,
+        ToolUse { subagent: Some(_), .. } => Progress::Delegated,
         ToolUse { asked: Some(Asked::Open), .. } => Progress::Waiting,
         ToolUse { asked: Some(Asked::Approved), .. } => Progress::Allowed(By::Person),
         _ => Progress::Pending,

@@ -169,6 +169,7 @@ impl Turn {
 
     /// The steps in which a model was called to answer.
     pub(super) fn model_calls(&self) -> usize {
-        self.steps.iter().filter(|step| !step.is_compaction() && !step.is_note()).count()
+        let asks = |step: &&Step| !step.is_compaction() && !step.is_note() && !step.is_told();
+        self.steps.iter().filter(asks).count()
     }
 }

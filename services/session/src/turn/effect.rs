@@ -5,7 +5,8 @@ use proto::event::v1::{Event, Usage};
 use super::{Asking, Trigger};
 use crate::{
     hook,
-    ids::{MessageId, ToolCallId},
+    ids::{MessageId, SubagentId, ToolCallId},
+    subagent::Spawn,
 };
 
 /// What a turn wants done. The driver does it in this order.
@@ -33,14 +34,32 @@ pub enum Effect {
     RunHooks { event: hook::Event, stops: usize },
     /// Commit everything so far, then run this call. `approved`: a person or a hook allowed it.
     Execute { id: ToolCallId, approved: bool },
+    /// Find the child that this call asks for, and whether there may be one.
+    Spawn(ToolCallId),
+    /// Store that there is a child, and have its session made.
+    Delegate(Box<Spawn>),
+    /// Store that the conversation says how this child has ended.
+    Tell(SubagentId),
+    /// Have children stop.
+    StopChildren(Stopping),
     /// Store that a person is asked about this call.
     Ask { id: ToolCallId, asking: Box<Asking> },
-    /// Commit everything so far, and let go of the session until people have answered.
+    /// Commit everything so far, and let go of the session until people have answered and
+    /// children have ended.
     Park,
     /// Drop whatever runs: model, tools, rest.
     StopAll,
     /// Commit the end and let go of the session.
     Finish(Ending),
+}
+
+/// Which children.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopping {
+    /// Those that calls of this turn wait for.
+    OfTurn,
+    /// All of them, and all below them.
+    All,
 }
 
 #[derive(Debug, Clone, PartialEq)]

@@ -2,20 +2,20 @@
 
 use proto::event::v1::{Payload, ToolMetadata, TurnFailed};
 
-use super::{Effect, Ending, Outcome, Phase, Progress, Stop, Turn, append};
+use super::{Effect, Ending, Outcome, Phase, Stop, Stopping, Turn, append, waits};
 use crate::{
     ids::ToolCallId,
     message::{Asked, MessageStatus, Part, ToolUse},
+    subagent,
 };
 
 impl Turn {
-    /// Nothing that ran is run again. But what people are asked outlives its host: such a turn
-    /// goes on to wait, and only what really ran when the host died has failed.
+    /// Nothing that ran is run again. But what people are asked outlives its host, and so do
+    /// children: such a turn goes on to wait, and only what really ran when the host died has
+    /// failed.
     pub(super) fn orphaned(&mut self, effects: &mut Vec<Effect>) {
         match &mut self.phase {
-            Phase::Acting(calls) | Phase::Parked(calls)
-                if calls.iter().any(|call| call.progress == Progress::Waiting) =>
-            {
+            Phase::Acting(calls) | Phase::Parked(calls) if calls.iter().any(waits) => {
                 self.phase = Phase::Acting(std::mem::take(calls));
                 for id in self.open_calls(|tool_use| tool_use.running) {
                     self.abort(id, "host_restart", effects);
@@ -48,11 +48,14 @@ impl Turn {
             ),
             Stop::Internal { message } => ("failed", "internal", message.clone(), true),
         };
+        effects.push(Effect::StopAll);
         let subject = match stop {
-            Stop::Interrupted { subject, .. } => subject,
+            Stop::Interrupted { subject, .. } => {
+                effects.push(Effect::StopChildren(Stopping::All));
+                subject
+            }
             _ => String::new(),
         };
-        effects.push(Effect::StopAll);
         self.stop_compacting(&message, effects);
         self.end_badly(status, reason, message, subject, hard, effects);
     }
@@ -66,7 +69,10 @@ impl Turn {
         hard: bool,
         effects: &mut Vec<Effect>,
     ) {
-        self.freeze(status, reason, effects);
+        if status != "cancelled" && self.delegates() {
+            effects.push(Effect::StopChildren(Stopping::OfTurn));
+        }
+        self.freeze(status, reason, &message, effects);
         effects.push(append(Payload::TurnFailed(TurnFailed {
             status: status.to_owned(),
             reason: reason.to_owned(),
@@ -85,11 +91,13 @@ impl Turn {
     }
 
     /// Leaves nothing open: half a text is closed, calls that did not end are errors.
-    fn freeze(&mut self, status: &str, reason: &str, effects: &mut Vec<Effect>) {
+    fn freeze(&mut self, status: &str, reason: &str, message: &str, effects: &mut Vec<Effect>) {
         if self.steps.is_empty() {
             return;
         }
         self.close_part(effects);
+        // A child that its parent stops says so; anything else is as if a person did.
+        let reason = if message == subagent::ABORTED { subagent::ABORTED } else { reason };
         for id in self.open_calls(|_| true) {
             self.abort(id, reason, effects);
         }
@@ -104,7 +112,11 @@ impl Turn {
     }
 
     fn abort(&mut self, id: ToolCallId, reason: &str, effects: &mut Vec<Effect>) {
+        let delegated = self.call(id).is_some_and(|tool_use| tool_use.subagent.is_some());
         let (text, kind) = match reason {
+            subagent::ABORTED => (subagent::ABORTED, "aborted"),
+            // The child is told to stop.
+            _ if delegated => (subagent::ABORTED, "aborted"),
             "host_restart" => ("aborted by host restart", "host_restart"),
             "interrupted" => ("aborted by the user", "aborted"),
             _ => ("aborted because the turn ended", "aborted"),

@@ -4,10 +4,11 @@ use proto::event::v1::{
     ActionRequired, Answer, CompactionCompleted, Event, ModelRequested, ToolMetadata, Usage,
 };
 
-use super::Hooked;
+use super::{Hooked, Told};
 use crate::{
     ids::{MessageId, ToolCallId},
     message::{Metadata, Part},
+    subagent::Spawn,
 };
 
 /// What can happen to a turn.
@@ -63,7 +64,12 @@ pub enum Input {
     /// A call ended.
     ToolEnded { id: ToolCallId, outcome: Outcome },
 
-    /// A worker goes on with a turn that waited for people: this is what they decided.
+    /// There is a child for a call.
+    Spawned { id: ToolCallId, spawn: Box<Spawn> },
+    /// A child in the background has ended.
+    Told(Box<Told>),
+
+    /// A worker goes on with a turn that waited for people or children: this is what they said.
     Resumed(Vec<(ToolCallId, Resolution)>),
     /// The worker of the turn died.
     Orphaned,
@@ -165,8 +171,12 @@ pub struct Asking {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Resolution {
     Approved,
-    Rejected { comment: String },
+    Rejected {
+        comment: String,
+    },
     Answered(Vec<Answer>),
+    /// The child that the call waited for has ended.
+    Returned(Outcome),
     Expired,
     Cancelled,
 }

@@ -10,7 +10,10 @@ use proto::event::v1::{
 use super::{hooking::MOST_STOPS, *};
 use crate::{
     hook::{self, Note},
+    ids::{SessionId, SubagentId},
     message::ToolState,
+    subagent,
+    testing::spawn,
 };
 
 const LIMITS: Limits = Limits { steps: 4, attempts: 3, tokens: None };
@@ -49,6 +52,38 @@ fn failed(transient: bool) -> Input {
 
 fn started(id: ToolCallId, read_only: bool) -> Input {
     Input::CallStarted { id, tool: "bash".into(), read_only }
+}
+
+fn delegating(id: ToolCallId) -> Input {
+    Input::CallStarted { id, tool: TASK.into(), read_only: false }
+}
+
+fn spawned(id: ToolCallId, background: bool) -> Input {
+    let spawn = spawn(SessionId::from_uuid(id.uuid()), id, background);
+    Input::Spawned { id, spawn: Box::new(spawn) }
+}
+
+fn told(id: ToolCallId, status: &str) -> Input {
+    let subagent_id = id.subagent();
+    Input::Told(Box::new(Told {
+        note: subagent::Note {
+            subagent_id,
+            session_id: subagent_id.session(),
+            agent: "explore".into(),
+            status: status.into(),
+            output: "found".into(),
+            reason: String::new(),
+            transcript: None,
+        },
+        ended: Default::default(),
+        tool_call_id: id,
+        metadata: Metadata::default(),
+    }))
+}
+
+fn returned() -> Resolution {
+    let (data_json, metadata) = (r#"{"output":"found"}"#.into(), ToolMetadata::default());
+    Resolution::Returned(Outcome::Result { data_json, metadata })
 }
 
 fn asked(id: ToolCallId) -> Input {
@@ -123,6 +158,9 @@ fn play(turn: &mut Turn, inputs: Vec<Input>) -> String {
                 Effect::Evaluate(_) => writeln!(lines, "evaluate"),
                 Effect::Execute { approved, .. } => writeln!(lines, "execute, approved {approved}"),
                 Effect::Ask { .. } => writeln!(lines, "ask"),
+                Effect::Spawn(_) => writeln!(lines, "spawn"),
+                Effect::Delegate(_) => writeln!(lines, "delegate"),
+                Effect::Tell(_) => writeln!(lines, "tell"),
                 effect => writeln!(lines, "{effect:?}"),
             }
             .unwrap();
@@ -681,6 +719,185 @@ fn what_a_hook_allows_runs_as_what_a_person_approved_and_is_asked_about_after_a_
     .assert_eq(&lines);
 }
 
+#[test]
+fn children_work_side_by_side_and_what_changes_something_waits_for_all_of_them() {
+    let [first, second, write] = [ToolCallId::new(), ToolCallId::new(), ToolCallId::new()];
+    let completed = |id| Input::CallCompleted { id, input_json: "{}".into() };
+    let mut turn = answering();
+    let mut inputs = vec![began(), opened(MessageId::new())];
+    for id in [first, second] {
+        inputs.extend([delegating(id), completed(id)]);
+    }
+    inputs.extend([started(write, false), completed(write), finished()]);
+    inputs.extend([first, second, write].map(|id| allowed(id, "{}")));
+    inputs.extend([spawned(first, false), spawned(second, false)]);
+    let lines = play(&mut turn, inputs);
+    let lines = lines.split_once("Spend").unwrap().1.split_once('\n').unwrap().1;
+    expect![[r#"
+        evaluate
+        evaluate
+        evaluate
+        spawn
+        spawn
+        append subagent.spawned
+        delegate
+        SavePart(0)
+        append subagent.spawned
+        delegate
+        SavePart(1)
+        append run.status
+        Park
+    "#]]
+    .assert_eq(lines);
+    assert!(turn.rests() && !turn.asks());
+
+    let mut restored = Turn::restore(LIMITS, Purpose::Answer, turn.steps().to_vec());
+    assert_eq!(restored, turn);
+    let resumed = Input::Resumed(vec![(first, returned()), (second, returned())]);
+    let lines = play(&mut restored, vec![resumed, allowed(write, "{}")]);
+    expect![[r#"
+        append run.status
+        append tool.result
+        SavePart(0)
+        append tool.result
+        SavePart(1)
+        evaluate
+        SavePart(2)
+        execute, approved false
+    "#]]
+    .assert_eq(&lines);
+}
+
+#[test]
+fn a_child_in_the_background_keeps_nobody_and_is_told_of_between_two_steps() {
+    let call = ToolCallId::new();
+    let mut turn = answering();
+    let lines = play(
+        &mut turn,
+        vec![
+            began(),
+            opened(MessageId::new()),
+            delegating(call),
+            Input::CallCompleted { id: call, input_json: "{}".into() },
+            finished(),
+            allowed(call, "{}"),
+            spawned(call, true),
+            told(call, "completed"),
+            // Somebody says it twice.
+            told(call, "completed"),
+            opened(MessageId::new()),
+            told(call, "completed"),
+            finished(),
+        ],
+    );
+    let lines = lines.split_once("Spend").unwrap().1.split_once('\n').unwrap().1;
+    expect![[r#"
+        evaluate
+        spawn
+        append subagent.spawned
+        delegate
+        append tool.result
+        SavePart(0)
+        open step, attempt 1, again false
+        append subagent.completed
+        SaveMessage
+        SavePart(0)
+        tell
+        open step, attempt 1, again false
+        append model.requested
+        SaveMessage
+        append model.completed
+        SaveMessage
+        Spend { usage: Usage { input: 10, output: 5, reasoning: 0, cache_read: 0, cache_write: 0 }, cost_micros: 7 }
+        append turn.completed
+        Finish(Completed)
+    "#]].assert_eq(lines);
+    assert_eq!((turn.steps().len(), turn.model_calls()), (3, 2));
+}
+
+#[test]
+fn who_stops_a_parent_stops_its_children() {
+    let [call, beside] = [ToolCallId::new(), ToolCallId::new()];
+    let waits = || {
+        let mut turn = answering();
+        let mut inputs = vec![began(), opened(MessageId::new())];
+        inputs.extend([delegating(call), started(beside, true)]);
+        inputs
+            .extend([call, beside].map(|id| Input::CallCompleted { id, input_json: "{}".into() }));
+        inputs.extend([
+            finished(),
+            allowed(call, "{}"),
+            allowed(beside, "{}"),
+            spawned(call, false),
+        ]);
+        play(&mut turn, inputs);
+        turn
+    };
+    let mut turn = waits();
+    let stop = Stop::Interrupted { subject: "ann".into(), reason: String::new() };
+    let lines = play(&mut turn, vec![Input::Stopped(stop)]);
+    expect![[r#"
+        StopAll
+        StopChildren(All)
+        append tool.failed
+        SavePart(0)
+        append tool.failed
+        SavePart(1)
+        append turn.failed
+        Finish(Cancelled)
+    "#]]
+    .assert_eq(&lines);
+    let errors = [call, beside].map(|id| turn.call(id).unwrap().error_text.clone().unwrap());
+    assert_eq!(errors, ["aborted by parent", "aborted by the user"]);
+
+    // A limit stops what the turn waits for and nothing else.
+    let lines = play(&mut waits(), vec![Input::Stopped(Stop::Timeout { seconds: 1 })]);
+    assert!(lines.contains("StopChildren(OfTurn)"), "{lines}");
+
+    // A host that dies does not: the child has a host of its own.
+    let mut turn = waits();
+    let lines = play(&mut turn, vec![Input::Orphaned]);
+    expect![[r#"
+        append tool.failed
+        SavePart(1)
+        append run.status
+        Park
+    "#]]
+    .assert_eq(&lines);
+    assert!(turn.rests() && !turn.is_over());
+
+    // And a child that its parent stops says so of everything it did.
+    let mut turn = waits();
+    let reason = subagent::ABORTED.to_owned();
+    play(&mut turn, vec![Input::Stopped(Stop::Interrupted { subject: "ann".into(), reason })]);
+    let errors = [call, beside].map(|id| turn.call(id).unwrap().error_text.clone().unwrap());
+    assert_eq!(errors, ["aborted by parent", "aborted by parent"]);
+}
+
+#[test]
+fn a_call_that_gets_no_child_is_an_error_and_the_model_goes_on() {
+    let call = ToolCallId::new();
+    let mut turn = answering();
+    let inputs = vec![
+        began(),
+        opened(MessageId::new()),
+        delegating(call),
+        Input::CallCompleted { id: call, input_json: "{}".into() },
+        finished(),
+        allowed(call, "{}"),
+    ];
+    play(&mut turn, inputs);
+    let (text, kind) = ("there is no subagent".to_owned(), "failed".to_owned());
+    let outcome = Outcome::Error { text, kind, metadata: ToolMetadata::default() };
+    let lines = play(&mut turn, vec![Input::ToolEnded { id: call, outcome }, spawned(call, false)]);
+    expect![[r#"
+        append tool.failed
+        SavePart(0)
+        open step, attempt 1, again false
+    "#]]
+    .assert_eq(&lines);
+}
+
 /// What a driver and Postgres would have kept of a turn.
 #[derive(Default)]
 struct Storage {
@@ -737,6 +954,10 @@ struct Chaos {
     evaluating: Vec<ToolCallId>,
     calls: Vec<ToolCallId>,
     waiting: Vec<ToolCallId>,
+    spawning: Vec<ToolCallId>,
+    delegated: Vec<ToolCallId>,
+    told: Vec<SubagentId>,
+    stopped_children: bool,
     message: Option<MessageId>,
     finishes: usize,
     compactions: usize,
@@ -751,13 +972,17 @@ impl Chaos {
             true => ToolCallId::new(),
             false => ids[pick as usize % ids.len()],
         };
-        match choice % 34 {
+        match choice % 40 {
             0..=2 => opened(self.message.unwrap_or_else(MessageId::new)),
             3 => Input::Text("word ".into()),
             4 => Input::Reasoning { text: "hm ".into(), signature: "s".into() },
             5 | 6 => {
-                self.calls.push(ToolCallId::new());
-                started(*self.calls.last().unwrap(), pick.is_multiple_of(2))
+                let id = ToolCallId::new();
+                self.calls.push(id);
+                match pick % 3 {
+                    0 => delegating(id),
+                    _ => started(id, pick.is_multiple_of(2)),
+                }
             }
             7 => Input::CallCompleted { id: some(&self.calls), input_json: "{\"a\":1}".into() },
             8 | 9 => finished(),
@@ -781,7 +1006,8 @@ impl Chaos {
                 ];
                 let decision = &decisions[pick as usize % decisions.len()];
                 let waiting = self.waiting.iter().map(|id| (*id, decision.clone()));
-                Input::Resumed(waiting.collect())
+                let ended = self.delegated.iter().map(|id| (*id, returned()));
+                Input::Resumed(waiting.chain(ended).collect())
             }
             20 => Input::Fact(Event::fact(Payload::SessionCreated(SessionCreated::default()))),
             21 => ended(some(&self.calls)),
@@ -800,6 +1026,11 @@ impl Chaos {
                 };
                 let context = if pick.is_multiple_of(2) { "by the way" } else { "" };
                 hooked(self.asked_of.unwrap_or(events[pick as usize % 3]), verdict, context)
+            }
+            33..=35 => spawned(some(&self.spawning), pick.is_multiple_of(3)),
+            36 => ended(some(&self.spawning)),
+            37 | 38 => {
+                told(some(&self.delegated), ["completed", "failed", "closed"][pick as usize % 3])
             }
             _ => Input::NothingToCompact,
         }
@@ -822,8 +1053,7 @@ impl Chaos {
                 self.waiting.push(*id);
             }
             Effect::RunHooks { event, stops } => {
-                let before =
-                    turn.steps().iter().any(|step| !step.is_compaction() && !step.is_note());
+                let before = turn.model_calls() > 0;
                 assert_eq!(before, *event == hook::Event::Stop, "each at its time");
                 assert!(*stops < MOST_STOPS);
                 self.stops += usize::from(*event == hook::Event::Stop);
@@ -849,10 +1079,28 @@ impl Chaos {
                 let before = calls.take_while(|tool_use| tool_use.tool_call_id != *id);
                 let mut open = before.filter(|tool_use| !tool_use.state.is_over());
                 let reads = turn.call(*id).unwrap().read_only;
-                assert!(open.all(|other| other.read_only && reads), "writes run alone, in order");
+                // What children do is looked at where they do it.
+                let beside = |other: &ToolUse| other.read_only || other.tool == TASK;
+                assert!(open.all(|other| beside(other) && reads), "writes run alone, in order");
                 self.executed.push(*id);
                 self.running.push(*id);
             }
+            Effect::Spawn(id) => {
+                assert!(self.evaluating.contains(id), "nobody is spawned that was not allowed");
+                assert!(!self.spawning.contains(id), "a child is looked for once");
+                self.spawning.push(*id);
+            }
+            Effect::Delegate(spawn) => {
+                let id = spawn.origin.tool_call_id;
+                assert!(self.spawning.contains(&id), "a child is there for a call");
+                assert!(!self.delegated.contains(&id), "a call has one child");
+                self.delegated.push(id);
+            }
+            Effect::Tell(id) => {
+                assert!(!self.told.contains(id), "a child ends once");
+                self.told.push(*id);
+            }
+            Effect::StopChildren(_) => self.stopped_children = true,
             Effect::Finish(_) => self.finishes += 1,
             _ => {}
         }
@@ -871,12 +1119,14 @@ fn remembered(turn: &Turn) -> Turn {
         }
         (Phase::Acting(calls), _) => {
             let mut calls = calls.clone();
-            for call in &mut calls {
+            for (call, stored) in calls.iter_mut().zip(turn.calls()) {
                 if matches!(
                     call.progress,
-                    Progress::Evaluating | Progress::Allowed(By::Rules | By::Hook)
+                    Progress::Evaluating
+                        | Progress::Spawning
+                        | Progress::Allowed(By::Rules | By::Hook)
                 ) {
-                    call.progress = Progress::Pending;
+                    *call = stored;
                 }
             }
             match is_parked(&calls) {
@@ -921,26 +1171,29 @@ proptest! {
             let restored = Turn::restore(LIMITS, Purpose::Answer, storage.steps.clone());
             let restored = restored.with_hooks(hooks);
             prop_assert_eq!(&restored, &remembered(&turn));
-            if turn.asks() {
+            if turn.asks() || turn.delegates() {
                 let (mut there, mut here) = (restored, remembered(&turn));
                 prop_assert_eq!(there.step(Input::Orphaned), here.step(Input::Orphaned));
                 prop_assert_eq!(there, here);
             }
         }
         prop_assert!(chaos.stops <= MOST_STOPS + LIMITS.steps);
-        prop_assert!(chaos.steps_opened <= LIMITS.steps + chaos.compactions);
-        prop_assert!(chaos.compactions <= LIMITS.steps + 1, "only steps make history longer");
+        let told = chaos.told.len();
+        prop_assert!(chaos.steps_opened <= LIMITS.steps + chaos.compactions + told);
+        prop_assert!(chaos.compactions <= LIMITS.steps + 1 + told, "only steps make history longer");
         prop_assert!(chaos.attempts.values().all(|tries| *tries <= LIMITS.attempts as usize));
 
         let stop = match stop_is_restart {
             true => Stop::HostRestart,
             false => Stop::Interrupted { subject: "ann".into(), reason: "enough".into() },
         };
+        let delegates = turn.delegates();
         for effect in turn.step(Input::Stopped(stop)) {
             storage.keep(&turn, &effect);
             chaos.watch(&turn, &effect);
         }
         prop_assert!(turn.rests() && !turn.asks());
+        prop_assert!(!delegates || chaos.stopped_children, "nobody is left to work for nobody");
         prop_assert_eq!(chaos.finishes, 1);
         prop_assert_eq!(&storage.steps, turn.steps());
         for step in turn.steps() {

@@ -6,7 +6,7 @@ use crate::{
     ids::SessionId,
     purge,
     store::{
-        admin::{delete, sidecars, update},
+        admin::{delete, dependents, update},
         history::{self, NewFork},
         sessions::{self, Filter},
     },
@@ -167,6 +167,6 @@ async fn forks_outlive_their_parent_and_sidecars_are_found(db: PgPool) {
     let parent = world.session().await;
     let (fork, sidecar) = (world.fork(parent, false).await, world.fork(parent, true).await);
     world.delete(parent).await.unwrap();
-    assert_eq!(sidecars(&world.db, &world.tenant, parent, 10).await.unwrap(), [sidecar]);
+    assert_eq!(dependents(&world.db, &world.tenant, parent, 10).await.unwrap(), [sidecar]);
     assert_eq!(world.list(Filter::default()).await, [fork]);
 }

@@ -3,14 +3,14 @@
 use sqlx::{PgPool, postgres::PgPoolOptions};
 
 use crate::{
-    ids::{MessageId, SessionId, TurnId},
+    ids::{JobId, MessageId, RunId, SessionId, TaskId, TurnId},
     memory::{Note, Scope, Shelf},
     message::Part,
     pending::Owner,
     store::{
-        admin, events, flush, history, memories,
+        admin, events, flush, history, items, jobs, memories,
         messages::{self, Window},
-        queue, replicas, sessions, snapshot, turns,
+        queue, replicas, runs, sessions, snapshot, tasks, turns,
     },
     testing::{World, completed, delta, pending, stamp, started, step},
     turn::Ending,
@@ -54,6 +54,67 @@ async fn flushes_stay_on_their_page(db: PgPool) {
     let after: i64 = sqlx::query_scalar(updates).fetch_one(&world.db).await.unwrap();
     // A page is cleared when nobody can still see its old rows, which others may delay.
     assert!(after - before <= 10, "{} of 200 flushes left their page", after - before);
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn no_look_for_work_scans_a_table(db: PgPool) {
+    let world = World::new(one_connection(&db).await).await;
+    let ids = fill(&world).await;
+    fill_work(&world, &ids).await;
+    let (db, tenant) = (&world.db, &world.tenant);
+    let job_id = JobId::from_uuid(ids[0].uuid());
+    let before = scans(db).await;
+    for round in 0..8 {
+        let ids: Vec<_> = ids[round * 100..][..100].iter().map(|id| id.uuid()).collect();
+        let ids: Vec<_> = ids.into_iter().map(RunId::from_uuid).collect();
+        assert_eq!(runs::due(db, 100).await.unwrap().len(), 0);
+        assert_eq!(runs::open(db, None, 100).await.unwrap().len(), 100);
+        assert_eq!(runs::changed(db, &ids).await.unwrap().len(), if round == 0 { 100 } else { 0 });
+        assert_eq!(items::due(db, 100).await.unwrap().len(), 0);
+        assert_eq!(items::open(db, None, 100).await.unwrap().len(), 100);
+        assert_eq!(items::changed(db, &ids).await.unwrap().len(), if round == 0 { 100 } else { 0 });
+        assert_eq!(items::stopping(db, 100).await.unwrap().len(), 0);
+        let filter = tasks::Filter::default();
+        for filter in [
+            filter,
+            tasks::Filter { owner: Some("alice"), ..filter },
+            tasks::Filter { status: Some("completed"), ..filter },
+            tasks::Filter { parent_id: Some(TaskId::from_uuid(ids[0].uuid())), ..filter },
+        ] {
+            tasks::list(db, tenant, filter, None, 10).await.unwrap();
+        }
+        jobs::list(db, tenant, None, 10).await.unwrap();
+        assert_eq!(jobs::items(db, job_id, None, 100, 10, i64::MAX).await.unwrap().len(), 10);
+        jobs::items(db, job_id, Some("failed"), 100, 10, i64::MAX).await.unwrap();
+    }
+    assert_eq!(scans(db).await, before);
+}
+
+/// A task for each session, and an item for each of one job; a hundred of both run.
+async fn fill_work(world: &World, ids: &[SessionId]) {
+    let text: Vec<_> = ids.iter().map(SessionId::to_string).collect();
+    for statement in [
+        "insert into session.task (id, tenant_id, request_id, request_digest, owner, title, objective, root_id,
+                status, run_id)
+         select 'task_' || right(id, 26), 'acme', id, '', 'alice', '', 'do', 'task_' || right(id, 26),
+                case when n <= 100 then 'preparing' else 'completed' end, 'run_' || right(id, 26)
+         from unnest($1::text[]) with ordinality as s(id, n)",
+        "insert into session.task_run (id, task_id, number, status, started_at, ended_at)
+         select 'run_' || right(id, 26), 'task_' || right(id, 26), 1,
+                case when n <= 100 then 'preparing' else 'completed' end, now(), case when n > 100 then now() end
+         from unnest($1::text[]) with ordinality as s(id, n)",
+        "insert into session.job (id, tenant_id, request_id, request_digest, subject, instruction, agent,
+                output_schema, parallelism, inspectable, status, pending)
+         select 'job_' || right(id, 26), 'acme', id, '', 'alice', '', 'default', '', 100, true, 'completed', 0
+         from unnest($1::text[]) as s(id)",
+        "insert into session.job_item (job_id, index, id, input, status, run_id, started_at)
+         select 'job_' || right($1[1], 26), n, 'item_' || right(id, 26), '1',
+                case when n <= 100 then 'running' else 'completed' end, 'run_' || right(id, 26), now()
+         from unnest($1::text[]) with ordinality as s(id, n)",
+    ] {
+        sqlx::query(statement).bind(&text).execute(&world.db).await.unwrap();
+    }
+    sqlx::query("analyze").execute(&world.db).await.unwrap();
 }
 
 /// Everything that is asked of the store while a turn runs.
@@ -130,7 +191,7 @@ async fn go_back(world: &World, id: SessionId) {
     assert_eq!(sessions::list(db, tenant, filter, None, 10).await.unwrap().len(), 1);
     let all = sessions::Filter { parent_id: None, ..filter };
     assert_eq!(sessions::list(db, tenant, all, None, 10).await.unwrap()[0].id, fork);
-    assert_eq!(admin::sidecars(db, tenant, id, 10).await.unwrap(), [fork]);
+    assert_eq!(admin::dependents(db, tenant, id, 10).await.unwrap(), [fork]);
     admin::delete(db, tenant, fork).await.unwrap();
     while admin::purge(db, 100).await.unwrap() {}
 }

@@ -1,0 +1,97 @@
+//! Delivers what one session has to tell another: a child that is to be made or to end, what it
+//! waits for, what it was told, and how it ended. Each piece arrives once: it is removed in the
+//! transaction that changes its addressee, whoever delivers it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures::StreamExt as _;
+use rand::Rng as _;
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::{
+    error::Result,
+    host::Host,
+    ids::SessionId,
+    message::Message,
+    store::{
+        messages::{self, Window},
+        subagents::{self, Delivery, Mail},
+        turns::Stamp,
+    },
+    subagent::Outcome,
+};
+
+/// How often somebody looks for mail that nobody told of: that of a process that died.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// How many sessions one look finds, how many get theirs side by side, and how much each at once.
+const SESSIONS: i64 = 500;
+const SIDE_BY_SIDE: usize = 8;
+const PIECES: i64 = 50;
+
+/// What is read of a child that has ended.
+const MESSAGES: i64 = 100;
+const BYTES: i64 = 1024 * 1024;
+
+/// Delivers for ever.
+pub async fn run(host: Arc<Host>) {
+    loop {
+        let nap = SWEEP.mul_f64(rand::rng().random_range(0.5..1.5));
+        let waiting = tokio::select! {
+            waiting = host.bus.mail() => waiting,
+            () = sleep(nap) => match subagents::addressees(&host.db, SESSIONS).await {
+                Ok(waiting) => waiting,
+                Err(error) => {
+                    warn!(%error, "cannot look for mail between sessions, trying again");
+                    continue;
+                }
+            },
+        };
+        let deliver = async |id: SessionId| {
+            if let Err(error) = deliver(&host, id).await {
+                warn!(%error, session.id = %id, "cannot deliver mail to session {id}, trying again");
+            }
+        };
+        futures::stream::iter(waiting).for_each_concurrent(SIDE_BY_SIDE, deliver).await;
+    }
+}
+
+/// Delivers all mail of a session.
+pub async fn deliver(host: &Host, id: SessionId) -> Result<()> {
+    loop {
+        let mail = subagents::mail(&host.db, id, PIECES).await?;
+        if mail.is_empty() {
+            return Ok(());
+        }
+        let mut deliveries = Vec::with_capacity(mail.len());
+        for Mail { id, end } in mail {
+            let outcome = match end {
+                Some((about, end)) => {
+                    let (said, more) = last_words(host, about.session_id).await?;
+                    Some(Outcome::new(about, end, &said, more))
+                }
+                None => None,
+            };
+            deliveries.push(Delivery { id, outcome });
+        }
+        let stamp = Stamp::of(host.replica);
+        let delivered = subagents::deliver(&host.db, id, &deliveries, &stamp).await?;
+        if let Some(tenant) = &delivered.tenant {
+            host.bus.publish(tenant, id, delivered.events, delivered.ready);
+        }
+        if let Some(owner) = delivered.owner {
+            host.bus.nudge(owner);
+        }
+    }
+}
+
+/// The latest messages of a child, which has ended and says nothing more, and whether there are
+/// others before them.
+async fn last_words(host: &Host, id: SessionId) -> Result<(Vec<Message>, bool)> {
+    let mut db = host.db.acquire().await?;
+    let window = Window::Before(i64::MAX, MESSAGES);
+    let (stored, more) = messages::page(&mut db, id, window, false, BYTES).await?;
+    let said = stored.into_iter().map(|message| message.into_message()).collect::<Result<_>>()?;
+    Ok((said, more))
+}
