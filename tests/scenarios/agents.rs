@@ -10,6 +10,10 @@ use proto::{
 };
 use tests::{Client, Session, World, explain, request_id};
 
+/// What ships, what the operator adds, and what every test has.
+const AGENTS: [&str; 7] =
+    ["compaction", "default", "explore", "helper", "scripted", "summary", "title"];
+
 /// An operator's agents are everybody's, a tenant's own take their place, and a turn says
 /// which one it ran.
 #[tokio::test]
@@ -21,8 +25,8 @@ async fn agents_come_by_file_and_by_api() {
     let plan = Fleet::plan().env_of(Service::Session, "AGENTS", path);
     let mut world = World::planned(plan).await;
     let client = world.client("acme").await;
-    assert_eq!(list(&client, 0).await, ["compaction", "default", "helper", "scripted"]);
-    assert_eq!(list(&client, 1).await, ["compaction", "default", "helper", "scripted"]);
+    assert_eq!(list(&client, 0).await, AGENTS);
+    assert_eq!(list(&client, 1).await, AGENTS);
 
     let shipped = get(&client, 0).await;
     assert!(shipped.built_in);
@@ -41,7 +45,7 @@ async fn agents_come_by_file_and_by_api() {
     let request = PutAgentRequest { agent: "helper".into(), manifest: Some(manifest) };
     client.agents().put_agent(request).await.unwrap();
     assert_eq!((get(&client, 0).await.version, runs(&client).await), (1, 1));
-    assert_eq!(list(&client, 0).await, ["compaction", "default", "helper", "scripted"]);
+    assert_eq!(list(&client, 0).await, AGENTS);
     let other = world.client("other").await;
     assert_eq!(get(&other, 0).await, changed);
 

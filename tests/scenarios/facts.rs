@@ -87,6 +87,19 @@ async fn every_fact_of_a_turn_is_joined_and_valid() {
     }
 }
 
+/// Every event of a log is one that the schemas know, and what `check` wants.
+pub fn assert_valid(log: &[String], check: impl Fn(&Value)) {
+    let validators = schemas("event");
+    for json in log {
+        let event: Value = serde_json::from_str(json).unwrap();
+        for validator in &validators {
+            let errors = validator.iter_errors(&event).map(|error| error.to_string());
+            assert_eq!(errors.collect::<Vec<_>>(), [""; 0], "{event:#}");
+        }
+        check(&event);
+    }
+}
+
 fn with_a_wrong_time(mut document: Value) -> Value {
     for field in ["timestamp", "updatedAt"] {
         if let Some(time) = document.get_mut(field) {

@@ -4,8 +4,11 @@ use local::{Fleet, Service};
 use proto::session::v1::message::Role;
 use tests::{Act, Upstream, World, text_of};
 
+/// A delta that calls `bash`.
+pub const CALL: &str = r#"{"role":"assistant","content":"","tool_calls":[{"id":"call_h5d3s25w","index":0,"type":"function","function":{"name":"bash","arguments":"{\"command\":\"echo $((6 * 7))\"}"}}]}"#;
+
 /// An answer of an OpenAI-compatible server, as Ollama sends it.
-fn answer(delta: &str, finish_reason: &str) -> Vec<Act> {
+pub fn answer(delta: &str, finish_reason: &str) -> Vec<Act> {
     let event = |choices: &str, usage: &str| {
         format!(
             "data: {{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"qwen3\",\"choices\":[{choices}]{usage}}}\n\n"
@@ -29,24 +32,27 @@ fn answer(delta: &str, finish_reason: &str) -> Vec<Act> {
 }
 
 /// The catalogue that the README shows, with the address of a server that is really there.
-#[tokio::test]
-async fn an_openai_compatible_server_is_a_catalogue_entry_and_no_code() {
+pub fn catalogue(url: &str) -> String {
     let readme = include_str!("../../README.md");
     let (_, block) = readme.split_once("```json\n").unwrap();
     let (catalogue, _) = block.split_once("```").unwrap();
-    let upstream = Upstream::start().await;
     let address = "http://127.0.0.1:11434";
     assert!(catalogue.contains(address));
+    catalogue.replace(address, url)
+}
+
+#[tokio::test]
+async fn an_openai_compatible_server_is_a_catalogue_entry_and_no_code() {
+    let upstream = Upstream::start().await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("catalogue.json");
-    fs::write(&path, catalogue.replace(address, &upstream.url)).unwrap();
+    fs::write(&path, catalogue(&upstream.url)).unwrap();
     let plan = Fleet::plan().env_of(Service::Models, "CATALOGUE", path.to_string_lossy());
     let mut world = World::planned(plan).await;
     let client = world.client("acme").await;
     let session = client.create_session_on("local/qwen3").await;
 
-    let call = r#"{"role":"assistant","content":"","tool_calls":[{"id":"call_h5d3s25w","index":0,"type":"function","function":{"name":"bash","arguments":"{\"command\":\"echo $((6 * 7))\"}"}}]}"#;
-    upstream.answer(answer(call, "tool_calls"));
+    upstream.answer(answer(CALL, "tool_calls"));
     upstream.answer(answer(r#"{"role":"assistant","content":"It is 42."}"#, "stop"));
     let seen = session.run("this is no script here").await;
     assert_eq!(seen.last().unwrap().r#type, "turn.completed", "{:?}", seen.last());

@@ -35,8 +35,7 @@ const ASKED: &str = "true please";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_people_do_and_whoever_dies_every_turn_runs_once_and_in_order() {
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
-    let seed = variable("MODEL_SEED").unwrap_or(clock % 1_000_000);
+    let seed = seed();
     let seconds = variable("MODEL_SECONDS").unwrap_or(SECONDS);
     eprintln!("MODEL_SEED={seed} MODEL_SECONDS={seconds}");
     let mut dice = Dice(seed);
@@ -119,13 +118,19 @@ async fn put_agent(client: &Client) {
     client.put_manifest("random", manifest).await;
 }
 
+/// Another one each time, unless somebody wants to see a run again.
+pub fn seed() -> u64 {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
+    variable("MODEL_SEED").unwrap_or(clock % 1_000_000)
+}
+
 fn variable(name: &str) -> Option<u64> {
     let value = env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
 }
 
 /// Chance that comes back with the seed (SplitMix64).
-pub struct Dice(u64);
+pub struct Dice(pub u64);
 
 impl Dice {
     pub fn next(&mut self) -> u64 {

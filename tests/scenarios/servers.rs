@@ -127,6 +127,7 @@ async fn turn(client: &Client) -> Duration {
 async fn create(client: &Client) -> Session {
     let request = CreateSessionRequest {
         request_id: request_id(),
+        title: "A scenario".into(),
         agent: "scripted".into(),
         ..CreateSessionRequest::default()
     };

@@ -12,10 +12,10 @@ use tokio::net::TcpListener;
 
 /// Remembers what it was told, and reacts to what is said.
 #[derive(Clone, Default)]
-struct Listener(Arc<Mutex<Vec<Value>>>);
+pub struct Listener(Arc<Mutex<Vec<Value>>>);
 
 impl Listener {
-    async fn start(&self) -> String {
+    pub async fn start(&self) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/", post(answer)).with_state(self.clone());
@@ -24,7 +24,7 @@ impl Listener {
     }
 
     /// The events it heard of since the last time.
-    fn heard(&self) -> Vec<String> {
+    pub fn heard(&self) -> Vec<String> {
         let heard = std::mem::take(&mut *self.0.lock().unwrap());
         heard.iter().map(|event| event["event"].as_str().unwrap().to_owned()).collect()
     }
@@ -103,7 +103,7 @@ fn said(events: &[Event]) -> String {
     texts.collect()
 }
 
-async fn put_hook(client: &Client, event: &str, url: &str) {
+pub async fn put_hook(client: &Client, event: &str, url: &str) {
     let hook = Hook {
         hook_id: event.replace('_', "-"),
         event: event.into(),

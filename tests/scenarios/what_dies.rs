@@ -19,6 +19,10 @@
 //! | a workspace is filled, put back or deleted | tools | `whoever_is_killed_leaves_the_old_or_the_new` in `workspaces.rs`; `snapshots.rs` and `workspaces.rs` in the tests of `tools` |
 //! | files put back, messages not hidden yet | session | `a_rewind_that_was_cut_off_is_repeated` in `rewind_with_files.rs` |
 //! | at rest | the replica that has a workspace | `a_session_works_wherever_its_workspace_is` in `workspaces.rs` |
+//! | a child or its parent runs, or mail is on its way | worker | `every_parent_is_told_exactly_once` in `subagents/tree.rs`; `subagents.rs` in the store |
+//! | a child waits for a person, and its parent for it | everything | `a_child_that_waits_for_a_person_outlives_everything` in `subagents/tree.rs` |
+//! | a firing is stored and not delivered, or delivered and not written down | triggers | `a_year_of_schedules_fires_each_due_time_once` in `triggers/year.rs`; `schedules` |
+//! | a task's attempt or a job's item runs | worker | `a_task_whose_host_dies_is_lost_and_can_be_retried`, `ten_thousand_items_add_up_whatever_dies` |
 //! | a tool prints NUL bytes | – | `a_connection_cut_after_the_commit_doubles_and_loses_nothing` (`a_tool_prints_nul`) |
 
 use std::time::Duration;

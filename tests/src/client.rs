@@ -6,9 +6,10 @@ use proto::{
     },
     session::v1::{
         CreateSessionRequest, GetAgentRequest, Manifest, PutAgentRequest,
-        agent_service_client::AgentServiceClient, key_service_client::KeyServiceClient,
-        memory_service_client::MemoryServiceClient, session_service_client::SessionServiceClient,
-        stream_service_client::StreamServiceClient, turn_service_client::TurnServiceClient,
+        agent_service_client::AgentServiceClient, evidence_service_client::EvidenceServiceClient,
+        key_service_client::KeyServiceClient, memory_service_client::MemoryServiceClient,
+        session_service_client::SessionServiceClient, stream_service_client::StreamServiceClient,
+        subagent_service_client::SubagentServiceClient, turn_service_client::TurnServiceClient,
     },
     tools::v1::{
         Hook, Permissions, PutHookRequest, Rule, policy_service_client::PolicyServiceClient,
@@ -74,6 +75,10 @@ impl Client {
         AgentServiceClient::new(self.to(Service::Session))
     }
 
+    pub fn evidence(&self) -> EvidenceServiceClient<Calls> {
+        EvidenceServiceClient::new(self.to(Service::Session))
+    }
+
     pub fn keys(&self) -> KeyServiceClient<Calls> {
         KeyServiceClient::new(self.to(Service::Session))
     }
@@ -88,6 +93,10 @@ impl Client {
 
     pub fn streams(&self) -> StreamServiceClient<Calls> {
         StreamServiceClient::new(self.to(Service::Session))
+    }
+
+    pub fn subagents(&self) -> SubagentServiceClient<Calls> {
+        SubagentServiceClient::new(self.to(Service::Session))
     }
 
     pub fn turns(&self) -> TurnServiceClient<Calls> {

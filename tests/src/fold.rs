@@ -193,7 +193,9 @@ impl Fold {
                 let view = self.view(&event.turn_id);
                 view.status = match status.status.as_str() {
                     "retrying" => "retrying",
-                    "waiting_on_approval" | "waiting_on_user_input" => "blocked",
+                    "waiting_on_approval" | "waiting_on_user_input" | "waiting_on_child" => {
+                        "blocked"
+                    }
                     _ => "running",
                 }
                 .into();

@@ -39,10 +39,14 @@ async fn main() -> Result<()> {
     let mut grpc = Grpc::new(channel);
     grpc.ready().await?;
     let path: PathAndQuery = format!("/{name}").parse()?;
-    let answer = grpc.unary(request, path, Dynamic(method.output())).await?.into_inner();
-    let mut printer = serde_json::Serializer::pretty(io::stdout());
-    answer.serialize_with_options(&mut printer, &SerializeOptions::new())?;
-    println!();
+    // An answer that is no stream is a stream of one.
+    let codec = Dynamic(method.output());
+    let mut answers = grpc.server_streaming(request, path, codec).await?.into_inner();
+    while let Some(answer) = answers.message().await? {
+        let mut printer = serde_json::Serializer::pretty(io::stdout());
+        answer.serialize_with_options(&mut printer, &SerializeOptions::new())?;
+        println!();
+    }
     Ok(())
 }
 

@@ -13,7 +13,9 @@ mod counts;
 mod baseline;
 mod quantiles;
 mod session;
+mod models;
 mod tools;
+mod triggers;
 
 use std::process::ExitCode;
 
@@ -50,6 +52,9 @@ pub enum Part {
     Spawn,
     Output,
     Grep,
+    Due,
+    Webhooks,
+    Models,
 }
 
 #[tokio::main]
@@ -58,17 +63,26 @@ async fn main() -> Result<ExitCode> {
     eprintln!("starting Postgres, Redis and the four services …");
     let scale = if args.small { Scale::SMALL } else { Scale::FULL };
     let mut stage = Stage::start(scale).await?;
-    let (mut session, mut tools) = (Table::new("session"), Table::new("tools"));
+    let [mut session, mut tools, mut triggers, mut models] =
+        ["session", "tools", "triggers", "models"].map(Table::new);
     let measured = session::measure(&mut stage, &mut session, args.only).await;
     print(&session);
     let statements = measured.with_context(|| stage.last_words())?;
     let measured = tools::measure(&mut stage, &mut tools, args.only).await;
     print(&tools);
     measured.with_context(|| stage.last_words())?;
+    drop(stage);
+    let measured = triggers::measure(scale, &mut triggers, args.only).await;
+    print(&triggers);
+    measured?;
+    if args.only.is_none_or(|only| only == Part::Models) {
+        models::measure(scale, &mut models).await?;
+        print(&models);
+    }
     if args.statements {
         println!("{statements}");
     }
-    let passes = session.passes() && tools.passes();
+    let passes = [session, tools, triggers, models].iter().all(Table::passes);
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

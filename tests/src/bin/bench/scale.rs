@@ -19,6 +19,12 @@ pub struct Scale {
     pub printed_bytes: u64,
     /// How many files are searched.
     pub files: usize,
+    /// How many schedules wait for a day that is far away.
+    pub dormant: i64,
+    /// How many seconds schedules are due for.
+    pub due_seconds: i64,
+    /// How often a provider is called.
+    pub calls: usize,
 }
 
 impl Scale {
@@ -32,6 +38,9 @@ impl Scale {
         spawns: 400,
         printed_bytes: 250_000_000,
         files: 20_000,
+        dormant: 1_000_000,
+        due_seconds: 60,
+        calls: 2_000,
     };
 
     /// Just enough to see that everything is measured.
@@ -44,5 +53,8 @@ impl Scale {
         spawns: 40,
         printed_bytes: 25_000_000,
         files: 2_000,
+        dormant: 100_000,
+        due_seconds: 6,
+        calls: 100,
     };
 }

@@ -39,6 +39,7 @@ pub async fn measure(
             Part::Long => long::measure(stage, table).await?,
             Part::Memory => memory::measure(stage.scale, table).await?,
             Part::Spawn | Part::Output | Part::Grep => (),
+            Part::Due | Part::Webhooks | Part::Models => (),
         }
     }
     Ok(statements)

@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use local::{Fleet, Plan, Servers, Service};
@@ -10,7 +10,10 @@ use tokio::time::sleep;
 use crate::scale::Scale;
 
 /// Whose everything here is.
-const TENANT: &str = "bench";
+pub const TENANT: &str = "bench";
+
+/// How many ticks the kernel counts in a second, on every machine there is.
+const TICKS: f64 = 100.0;
 
 /// A system that nobody else uses, and the ways to look behind it.
 pub struct Stage {
@@ -31,7 +34,13 @@ impl Stage {
         Stage::with(scale, plan.env_of(Service::Session, "MIMALLOC_PURGE_DELAY", "0")).await
     }
 
-    async fn with(scale: Scale, plan: Plan) -> Result<Stage> {
+    /// One whose triggers submit their turns to somebody else.
+    pub async fn submitting_to(scale: Scale, address: SocketAddr) -> Result<Stage> {
+        let plan = Fleet::plan().detour(Service::Triggers, 0, "SESSION_URL", address);
+        Stage::with(scale, plan.env_of(Service::Triggers, "DAILY_QUOTA", "1000000000")).await
+    }
+
+    pub async fn with(scale: Scale, plan: Plan) -> Result<Stage> {
         let world = World::on(Servers::private().await?, plan).await;
         let key = world.fleet.mint_key(TENANT, "bench", "read,run,configure").await?;
         let mut stage = Stage { world, key, scale };
@@ -99,6 +108,38 @@ impl Stage {
     pub fn last_words(&mut self) -> String {
         let replicas = self.world.fleet.replicas().iter_mut();
         replicas.map(|replica| replica.process().tail()).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Where `service` takes calls.
+    pub fn endpoint(&mut self, service: Service) -> String {
+        self.world.fleet.endpoint(service)
+    }
+
+    /// The file with what services vouch for their callers with.
+    pub fn internal_secret(&self) -> PathBuf {
+        self.world.fleet.dir().join("internal.secret")
+    }
+
+    /// How many scripts its Redis has run so far.
+    pub async fn redis_scripts(&self) -> Result<f64> {
+        let client = redis::Client::open(self.world.fleet.redis_url())?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let info: String =
+            redis::cmd("INFO").arg("commandstats").query_async(&mut connection).await?;
+        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        let calls = line.and_then(|rest| rest.split(',').next()).context("no scripts were run")?;
+        Ok(calls.parse()?)
+    }
+
+    /// How long the first replica of `service` has kept cores busy, in seconds.
+    pub fn cpu_seconds(&mut self, service: Service) -> Result<f64> {
+        let pid = self.world.fleet.get(service).process().pid().context("the service has ended")?;
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+        // Behind the name, which may have anything in it: state, and ten more before these two.
+        let fields = stat.rsplit_once(") ").context("no name")?.1;
+        let ticks: Vec<f64> =
+            fields.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
+        Ok(ticks.iter().sum::<f64>() / TICKS)
     }
 
     /// How much memory the session service has, in bytes.

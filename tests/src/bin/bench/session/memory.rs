@@ -80,6 +80,8 @@ async fn park(stage: &mut Stage, count: usize) -> Result<()> {
 async fn ask(client: Client) {
     let request = CreateSessionRequest {
         request_id: request_id(),
+        // So that nobody looks for a title beside what is measured.
+        title: "Measured".to_owned(),
         agent: AGENT.to_owned(),
         ..CreateSessionRequest::default()
     };

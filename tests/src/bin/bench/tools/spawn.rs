@@ -1,4 +1,4 @@
-//! How long a sandboxed `true` takes, beside a bare one and beside bubblewrap.
+//! How long a sandboxed `true` takes, prepared and not, beside a bare one and beside bubblewrap.
 //!
 //! Bubblewrap is given the same namespaces and about the same mounts, and starts a program that
 //! puts on the same limits, the same Landlock rules and the same seccomp filter; only a control
@@ -17,18 +17,22 @@ use sandbox::{Layer, Profile, Program, Sandbox, Tier, create_workspace};
 
 use crate::{quantiles::Quantiles, scale::Scale, table::Table};
 
+/// As many sandboxes as `tools` keeps prepared unless told otherwise.
+const POOL: usize = 2;
+
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     eprintln!("{} sandboxes are built, and as many others …", scale.spawns);
     let init = env::current_exe()?.with_file_name("sandbox-init");
     let folder = tempfile::tempdir()?;
     let workspace = folder.path().join("workspace");
     create_workspace(&workspace)?;
-    let (sandbox, profile) = (Sandbox::new(&init), Profile::default());
+    let (unprepared, profile) = (Sandbox::new(&init), Profile::default());
+    let sandbox = unprepared.clone().keep_prepared(POOL);
     let machine = sandbox.probe().await.with_context(|| format!("with {}", init.display()))?;
     ensure!(machine.tier() == Tier::A, "sandboxes of this machine lack {:?}", machine.missing());
 
     let restrict = env::current_exe()?.with_file_name("restrict");
-    let [mut bare, mut unfiltered, mut wrapped, mut ours] =
+    let [mut bare, mut unfiltered, mut wrapped, mut cold, mut ours] =
         std::array::from_fn(|_| Quantiles::default());
     let program = Program::new("true", &[]);
     for _ in 0..scale.spawns {
@@ -36,9 +40,11 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         // Bubblewrap stays who it is, and so cannot enter a workspace of somebody else.
         unfiltered.push(time(wrap(folder.path(), &restrict, &["true"]))?);
         wrapped.push(time(wrap(folder.path(), &restrict, &["/restrict", "true"]))?);
-        let begun = Instant::now();
-        sandbox.spawn(&profile, &workspace, &program).await?.wait().await?;
-        ours.push(begun.elapsed());
+        for (sandbox, times) in [(&unprepared, &mut cold), (&sandbox, &mut ours)] {
+            let begun = Instant::now();
+            sandbox.spawn(&profile, &workspace, &program).await?.wait().await?;
+            times.push(begun.elapsed());
+        }
     }
 
     let cgroup = if machine.has(Layer::Cgroup) { "with" } else { "without" };
@@ -46,7 +52,8 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
         ("a bare `true`".to_owned(), &bare),
         ("`true` in bubblewrap, same namespaces, no filters or limits".to_owned(), &unfiltered),
         ("`true` in bubblewrap, same namespaces, filters and limits".to_owned(), &wrapped),
-        (format!("`true` in a sandbox of tier A, {cgroup} control group"), &ours),
+        (format!("`true` in a sandbox of tier A, {cgroup} control group, not prepared"), &cold),
+        (format!("`true` in a sandbox of tier A, {cgroup} control group, as it ships"), &ours),
     ] {
         let (p50, p99) = (times.p50(), times.p99());
         table.note(format!("{name}, p50 and p99"), format!("{p50:.2} and {p99:.2} ms"));
