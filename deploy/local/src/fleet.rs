@@ -14,7 +14,11 @@ use crate::{
     Plan, Replica, Servers, Service,
     ground::{self, Ground},
     keep, port,
+    replica::Ports,
 };
+
+/// Where webhooks are received unless somebody says otherwise.
+const HTTP_PORT: u16 = 50055;
 
 /// A running system with a database of its own. Everything ends when this is
 /// dropped; if that happens in a panic, the ends of all logs are shown.
@@ -55,6 +59,10 @@ impl Fleet {
             ("AUTH_INTERNAL_SECRET".to_owned(), keep::secret(&dir.join("internal.secret"))?),
             ("WORKSPACES_DIR".to_owned(), dir.join("workspaces").display().to_string()),
             ("OUTPUTS_DIR".to_owned(), dir.join("outputs").display().to_string()),
+            (
+                "SECRETS_KEY_FILE".to_owned(),
+                keep::key(&dir.join("secrets.key"))?.display().to_string(),
+            ),
         ];
         let mut firsts = Vec::new();
         for service in Service::ALL {
@@ -185,7 +193,13 @@ impl Fleet {
         };
         let own = own.iter().map(|(name, value)| (*name, value.as_str()));
         let environment = common.chain(own).chain(self.plan.variables(service));
-        self.replicas.push(Replica::spawn(service, &name, &self.dir, port, environment)?);
+        let usual = self.plan.dir().filter(|_| index == 0).map(|_| HTTP_PORT);
+        let http_port = match service {
+            Service::Triggers => Some(port::prefer(usual)?),
+            Service::Session | Service::Tools | Service::Models => None,
+        };
+        let ports = Ports { grpc: port, metrics: port::free()?, http: http_port };
+        self.replicas.push(Replica::spawn(service, &name, &self.dir, ports, environment)?);
         Ok(())
     }
 }

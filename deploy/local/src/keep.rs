@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
+use data_encoding::BASE64;
 use nix::unistd::geteuid;
 use tempfile::TempDir;
 
@@ -51,6 +52,14 @@ pub fn secret(path: &Path) -> Result<String> {
     let secret = random();
     text(path, &secret)?;
     Ok(secret)
+}
+
+/// A file with a key of 32 bytes as base64, the same from now on.
+pub fn key(path: &Path) -> Result<PathBuf> {
+    if !path.exists() {
+        text(path, &BASE64.encode(&rand::random::<[u8; 32]>()))?;
+    }
+    Ok(path.to_owned())
 }
 
 /// Keeps `text` at `path` for our eyes only, whole or not at all.

@@ -9,7 +9,6 @@ use tonic_health::pb::{
 };
 
 use crate::{
-    port,
     process::{self, Process},
     service::Service,
 };
@@ -24,9 +23,17 @@ const PROBE: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Replica {
     service: Service,
-    port: u16,
-    metrics_port: u16,
+    ports: Ports,
     process: Process,
+}
+
+/// Where a replica listens.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ports {
+    pub grpc: u16,
+    pub metrics: u16,
+    /// For webhooks, where there are any.
+    pub http: Option<u16>,
 }
 
 impl Replica {
@@ -35,20 +42,23 @@ impl Replica {
         service: Service,
         name: &str,
         dir: &Path,
-        port: u16,
+        ports: Ports,
         environment: impl IntoIterator<Item = (&'a str, &'a str)>,
     ) -> Result<Replica> {
-        let metrics_port = port::free()?;
         let farewell = Signal::SIGKILL;
         let mut command = process::command(service.binary()?, farewell, None);
         command
-            .env("LISTEN", format!("127.0.0.1:{port}"))
-            .env("METRICS_LISTEN", format!("127.0.0.1:{metrics_port}"))
-            .envs(environment);
+            .env("LISTEN", format!("127.0.0.1:{}", ports.grpc))
+            .env("METRICS_LISTEN", format!("127.0.0.1:{}", ports.metrics));
+        if let Some(port) = ports.http {
+            command.env("HTTP_LISTEN", format!("127.0.0.1:{port}"));
+            command.env("PUBLIC_URL", format!("http://127.0.0.1:{port}"));
+        }
+        command.envs(environment);
         let log = dir.join(name).with_extension("log");
         let mut process = Process::new(name, &log, farewell, command)?;
         process.start()?;
-        Ok(Replica { service, port, metrics_port, process })
+        Ok(Replica { service, ports, process })
     }
 
     /// Waits until the replica says of itself that it serves.
@@ -79,12 +89,17 @@ impl Replica {
 
     /// The same without the scheme.
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        format!("127.0.0.1:{}", self.ports.grpc)
+    }
+
+    /// Where it receives webhooks, if it does.
+    pub fn http_url(&self) -> Option<String> {
+        self.ports.http.map(|port| format!("http://127.0.0.1:{port}"))
     }
 
     /// Where Prometheus would scrape it.
     pub fn metrics_url(&self) -> String {
-        format!("http://127.0.0.1:{}/metrics", self.metrics_port)
+        format!("http://127.0.0.1:{}/metrics", self.ports.metrics)
     }
 
     pub fn process(&mut self) -> &mut Process {

@@ -91,6 +91,9 @@ impl Up {
             let (address, metrics) = (replica.address(), replica.metrics_url());
             println!("  {:<10}{address}    metrics {metrics}", service.name());
         }
+        if let Some(url) = self.fleet.get(Service::Triggers).http_url() {
+            println!("  {:<10}{url}", "webhooks");
+        }
         println!("  {:<10}{}", "postgres", self.fleet.database_url());
         println!("  {:<10}{}", "redis", self.fleet.redis_url());
         println!("\n  key       {key}\n\nTry it:\n");
