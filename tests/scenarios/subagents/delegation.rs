@@ -131,15 +131,20 @@ async fn task_tool_background() {
     assert_eq!(about(&log, &child.subagent_id).last(), Some(&"subagent.completed"));
 
     // While a turn runs it hears of it between two steps.
-    let quick = in_background(WORKER, "say quick");
-    let slow = r#"call bash {"command": "until [ -e go ]; do sleep 0.05; done"}"#;
-    let mut events = session.subscribe(From::Live(true)).await;
-    let turn = session.submit(&format!("{quick}\n---\n{slow}\n---\nsay Heard: {{{{user}}}}")).await;
-    let spawned = events.until(|event| event.r#type == "subagent.spawned").await.pop().unwrap();
-    ended(&session, &spawned.subagent_id).await;
-    assert_eq!(notes(&session).await.len(), 1, "not in the middle of a step");
+    let wait_for = |file: &str| {
+        format!(r#"call bash {{"command": "until [ -e {file} ]; do sleep 0.05; done"}}"#)
+    };
+    let child = in_background(WORKER, &format!("{}\n---\nsay quick", wait_for("end")));
+    let script = format!("{child}\n---\n{}\n---\nsay Heard: {{{{user}}}}", wait_for("go"));
     let workspace = session.get().await.workspace_id;
     let workspace = world.fleet.dir().join("workspaces").join("acme").join(workspace);
+    let mut events = session.subscribe(From::Live(true)).await;
+    let turn = session.submit(&script).await;
+    let spawned = events.until(|event| event.r#type == "subagent.spawned").await.pop().unwrap();
+    events.until(|event| event.r#type == "sandbox.applied").await;
+    std::fs::write(workspace.join("end"), "").unwrap();
+    ended(&session, &spawned.subagent_id).await;
+    assert_eq!(notes(&session).await.len(), 1, "not in the middle of a step");
     std::fs::write(workspace.join("go"), "").unwrap();
     let seen = events.until_ended(&turn.turn_id).await;
     assert!(text_of(&seen).contains("is done and says:\n\nquick"), "{}", text_of(&seen));
