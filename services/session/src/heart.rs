@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use sqlx::PgPool;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
@@ -12,15 +13,18 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-use crate::{host::Host, judge::Judge, recovery, store::replicas};
+use crate::{config::Serve, host::Host, judge::Judge, lanes::Lanes, recovery, store::replicas};
 
 /// Dead replicas are forgotten every so many heartbeats.
 const TIDY: u64 = 1000;
 
 /// Beats until `done`. If this replica was declared dead, everything it owns belongs to
 /// others: it stops, and whoever runs it starts a new one.
-pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationToken) {
-    let mut judge = Judge::new(Duration::from_secs_f64(host.config.lease));
+///
+/// `lane` is for this alone: whoever had to wait for a connection behind everybody's work would
+/// seem dead for being busy, and what it runs would be ended for no reason.
+pub async fn beat(host: Arc<Host>, lane: Lanes, stop: CancellationToken, done: CancellationToken) {
+    let mut judge = Judge::new(lease(&host.config));
     // Beside the heartbeat: whoever waits for the tools service must not seem dead itself.
     let (dead, buried) = watch::channel(vec![]);
     tokio::spawn(done.clone().run_until_cancelled_owned(recovery::run(
@@ -34,7 +38,7 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
         if done.run_until_cancelled(ticks.tick()).await.is_none() {
             return;
         }
-        let peers = match replicas::beat(&host.db, host.replica).await {
+        let peers = match lane.run(async |db| replicas::beat(db, host.replica).await).await {
             Ok(Some(peers)) => peers,
             Ok(None) => {
                 error!(replica.id = %host.replica, "this process was taken for dead and its sessions were taken over, stopping");
@@ -47,7 +51,7 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
             }
         };
         for peer in judge.observe(Instant::now(), &peers) {
-            match replicas::bury(&host.db, peer.id, peer.counter).await {
+            match lane.run(async |db| replicas::bury(db, peer.id, peer.counter).await).await {
                 Ok(true) => warn!(replica.id = %peer.id, "replica {} is dead", peer.id),
                 Ok(false) => {}
                 Err(error) => warn!(%error, "cannot mark replica {} as dead", peer.id),
@@ -59,9 +63,19 @@ pub async fn beat(host: Arc<Host>, stop: CancellationToken, done: CancellationTo
         let owners = peers.iter().filter(|peer| peer.dead && peer.owns);
         dead.send_replace(owners.map(|peer| peer.id).collect());
         if beats % TIDY == 0
-            && let Err(error) = replicas::forget(&host.db).await
+            && let Err(error) = lane.run(async |db| replicas::forget(db).await).await
         {
             warn!(%error, "cannot forget dead replicas");
         }
     }
+}
+
+/// The connection to beat over. One that says nothing for half a lease is given up for another,
+/// while there is time to be heard on that.
+pub fn lane(db: &PgPool, config: &Serve) -> anyhow::Result<Lanes> {
+    Lanes::new(db, 1, lease(config) / 2)
+}
+
+fn lease(config: &Serve) -> Duration {
+    Duration::from_secs_f64(config.lease)
 }

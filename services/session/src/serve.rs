@@ -41,7 +41,8 @@ pub async fn serve(
     let host = Arc::new(Host::new(replica, db.clone(), bus, flusher, &config, &auth)?);
 
     replicas::register(&db, replica, &listener.local_addr()?.to_string()).await?;
-    tokio::spawn(heart::beat(host.clone(), stop.clone(), done.clone()));
+    let lane = heart::lane(&db, &config)?;
+    tokio::spawn(heart::beat(host.clone(), lane, stop.clone(), done.clone()));
     let nudges = host.bus.nudges(replica, done.clone());
     tokio::spawn(patrol::run(host.clone(), nudges, done.clone()));
     tokio::spawn(done.clone().run_until_cancelled_owned(courier::run(host.clone())));
