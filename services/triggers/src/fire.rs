@@ -108,10 +108,11 @@ async fn take_in(
             store::firings::record(&db, &candidates, clock.now(), limits.daily_quota, lease).await;
         match stored {
             Ok(receipts) => {
-                for (answer, receipt) in answers.into_iter().zip(&receipts) {
-                    let _ = answer.send(Ok(*receipt));
-                }
+                // Handed over first: whoever is answered may send the next one, which goes behind.
                 deliverer.hand_over(pending(candidates, &receipts));
+                for (answer, receipt) in answers.into_iter().zip(receipts) {
+                    let _ = answer.send(Ok(receipt));
+                }
             }
             Err(error) => refuse(answers, error),
         }

@@ -1,4 +1,4 @@
-use std::{fs, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use local::{Fleet, Plan, Servers, Service};
@@ -32,12 +32,6 @@ impl Stage {
     pub async fn tidy(scale: Scale) -> Result<Stage> {
         let plan = Fleet::plan();
         Stage::with(scale, plan.env_of(Service::Session, "MIMALLOC_PURGE_DELAY", "0")).await
-    }
-
-    /// One whose triggers submit their turns to somebody else.
-    pub async fn submitting_to(scale: Scale, address: SocketAddr) -> Result<Stage> {
-        let plan = Fleet::plan().detour(Service::Triggers, 0, "SESSION_URL", address);
-        Stage::with(scale, plan.env_of(Service::Triggers, "DAILY_QUOTA", "1000000000")).await
     }
 
     pub async fn with(scale: Scale, plan: Plan) -> Result<Stage> {

@@ -1,5 +1,6 @@
 //! The triggers service: what is due and what is not, and what others send.
 
+mod taker;
 mod due;
 mod webhooks;
 

@@ -1,20 +1,12 @@
-//! Schedules that are due while many others are not. Turns go to somebody who only says that
-//! they are there, so that what is measured is the triggers service and its Postgres.
+//! Schedules that are due while many others are not.
 
-use std::{net::SocketAddr, time::Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
-use proto::session::v1::{
-    SubmitTurnRequest, SubmitTurnResponse, Turn,
-    turn_service_server::{TurnService, TurnServiceServer},
-};
 use sqlx::{Connection as _, PgConnection, Row as _};
-use tokio::{
-    net::TcpListener,
-    time::{Duration, sleep},
-};
-use tonic::{Request, Response, Status, transport::server::TcpIncoming};
+use tokio::time::{Duration, sleep};
 
+use super::taker;
 use crate::{quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
 
 /// What the bar is about, and what is asked for once to see how it fares.
@@ -23,32 +15,8 @@ const FLOOD: i64 = 100_000;
 
 const SCANS: u32 = 50;
 
-struct Taker;
-
-#[tonic::async_trait]
-impl TurnService for Taker {
-    async fn submit_turn(
-        &self,
-        request: Request<SubmitTurnRequest>,
-    ) -> Result<Response<SubmitTurnResponse>, Status> {
-        let turn_id = request.into_inner().request_id;
-        let turn = Some(Turn { turn_id, ..Turn::default() });
-        Ok(Response::new(SubmitTurnResponse { turn, sequence: 1 }))
-    }
-}
-
-async fn take() -> Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let server = tonic::transport::Server::builder()
-        .add_service(TurnServiceServer::new(Taker))
-        .serve_with_incoming(TcpIncoming::from(listener));
-    tokio::spawn(server);
-    Ok(address)
-}
-
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    let mut stage = Stage::submitting_to(scale, take().await?).await?;
+    let mut stage = Stage::with(scale, taker::plan().await?).await?;
     let measured = all(&stage, table).await;
     measured.with_context(|| stage.last_words())
 }

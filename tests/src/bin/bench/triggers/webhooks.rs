@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::try_join_all;
-use local::{Fleet, Service};
+use local::Service;
 use proto::triggers::v1::{
     CreateTriggerRequest, Target, Trigger, Webhook, target::Session, trigger::Kind,
 };
 use tests::{Client, Sender, request_id, signed};
 
+use super::taker;
 use crate::{baseline, quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
 
 /// How many senders there are, each with a trigger of its own, because one may only fire so often.
@@ -21,12 +22,8 @@ const TEXT: usize = 2_000;
 
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     eprintln!("{SENDERS} senders post webhooks …");
-    // What is received is made into turns one at a time: turns are measured elsewhere.
-    let plan = Fleet::plan().env_of(Service::Triggers, "DAILY_QUOTA", "1000000000").env_of(
-        Service::Triggers,
-        "DELIVERIES",
-        "1",
-    );
+    // What is received is delivered one at a time: what is measured is that it is safe.
+    let plan = taker::plan().await?.env_of(Service::Triggers, "DELIVERIES", "1");
     let mut stage = Stage::with(scale, plan).await?;
     let client = stage.client();
     let session = client.create_session().await;
