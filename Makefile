@@ -40,6 +40,7 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	buf lint proto
 	cargo deny --log-level error check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo metadata --locked --format-version 1 --manifest-path services/tools/fuzz/Cargo.toml > /dev/null
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
 
 # Only what is measured: optimising the other programs would take longer than measuring.
