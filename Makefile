@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench fuzz prepare fmt clean build
+.PHONY: help up down test check manifests bench fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -34,7 +34,7 @@ test: build ## Run every test against a private Postgres and Redis
 	@$(INSTALL) postgres redis mcp
 	$(BIN)/with-servers -- cargo test --workspace
 
-check: build ## Format, lint, queries, contracts, licences: what a change must pass besides the tests
+check: build manifests ## Format, lint, queries, contracts, licences, manifests: what a change must pass besides the tests
 	@$(INSTALL) postgres redis buf deny sqlx
 	cargo fmt --all --check
 	buf lint proto
@@ -42,6 +42,11 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo metadata --locked --format-version 1 --manifest-path services/tools/fuzz/Cargo.toml > /dev/null
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
+
+# Asks the programs which variables they know, so it needs `build`.
+manifests: build ## Render what is for Kubernetes, and check it against schemas, policy and flags
+	@$(INSTALL) manifests
+	deploy/k8s/check/run.sh $(BIN)
 
 # Only what is measured: optimising the other programs would take longer than measuring.
 bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a quiet machine

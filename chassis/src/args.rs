@@ -23,6 +23,13 @@ pub struct Args {
     pub telemetry: telemetry::Args,
 }
 
+/// What a service does besides serving.
+#[derive(Debug, Clone, Copy, clap::Subcommand)]
+pub enum Command {
+    /// Bring the database up to date and exit.
+    Migrate,
+}
+
 /// Reads a flag that is a number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {

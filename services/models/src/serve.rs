@@ -52,3 +52,9 @@ pub async fn serve(
     admission.close().await;
     served
 }
+
+/// Brings the database up to date.
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    let db = database::connect(&config.chassis.database, "models").await?;
+    database::migrate(&db, &MIGRATIONS).await
+}

@@ -14,8 +14,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, api, bus::Bus, config::Serve, courier, facts, flusher::Flusher, heart, host::Host,
-    hub::Hub, ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, patrol, purge, store::replicas,
-    work, worker,
+    hub::Hub, ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, metrics, patrol, purge,
+    store::replicas, work, worker,
 };
 
 /// Runs the service until `stop`, then finishes what it had begun.
@@ -40,6 +40,7 @@ pub async fn serve(
     let lifecycle = Lifecycle::start(&bus, db.clone(), done.clone());
     let host = Arc::new(Host::new(replica, db.clone(), bus, flusher, &config, &auth)?);
 
+    metrics::observe(&host);
     replicas::register(&db, replica, &listener.local_addr()?.to_string()).await?;
     let lane = heart::lane(&db, &config)?;
     tokio::spawn(heart::beat(host.clone(), lane, stop.clone(), done.clone()));

@@ -1,6 +1,12 @@
 //! Claims turns that are ready and runs them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -41,6 +47,8 @@ pub struct Places {
     turns: TaskTracker,
     /// Ends the turns that last longer than a drain may take.
     cut: CancellationToken,
+    /// How many sessions the last sweep found ready.
+    ready: AtomicUsize,
 }
 
 /// Room for one turn, until it is dropped.
@@ -52,7 +60,24 @@ pub struct Place {
 impl Places {
     pub fn new(turns: usize) -> Places {
         let room = Arc::new(Semaphore::new(turns));
-        Places { most: turns, room, turns: TaskTracker::new(), cut: CancellationToken::new() }
+        Places {
+            most: turns,
+            room,
+            turns: TaskTracker::new(),
+            cut: CancellationToken::new(),
+            ready: AtomicUsize::new(0),
+        }
+    }
+
+    /// How many turns run here.
+    pub fn running(&self) -> usize {
+        self.turns.len()
+    }
+
+    /// How many sessions waited for a worker when this process last looked. It counts no further
+    /// than it could have claimed, and does not look while it has no room.
+    pub fn ready(&self) -> usize {
+        self.ready.load(Relaxed)
     }
 
     /// None, where turns had better run elsewhere: it is full here, or about to stop.
@@ -152,7 +177,10 @@ async fn claim(host: &Arc<Host>) {
 /// What is ready although nobody told us.
 async fn sweep(host: &Host, limit: usize) -> Vec<SessionId> {
     match store::turns::ready(&host.db, limit as i64).await {
-        Ok(ids) => ids,
+        Ok(ids) => {
+            host.places.ready.store(ids.len(), Relaxed);
+            ids
+        }
         Err(error) => {
             warn!(%error, "cannot look for turns");
             vec![]

@@ -9,6 +9,9 @@ use crate::{egress::Allowance, outputs, search};
 /// Everything that can be configured; `tools --help` is its manual.
 #[derive(Debug, Clone, clap::Parser)]
 pub struct Config {
+    #[command(subcommand)]
+    pub command: Option<chassis::Command>,
+
     /// Address to accept gRPC calls on.
     #[arg(long, env, default_value = "[::]:50052")]
     pub listen: SocketAddr,

@@ -53,6 +53,7 @@ mod store;
 mod placement;
 mod forward;
 mod execute;
+mod metrics;
 mod after;
 mod facts;
 mod api;
@@ -63,5 +64,5 @@ mod serve;
 pub mod fuzz;
 
 pub use config::Config;
-pub use serve::serve;
+pub use serve::{migrate, serve};
 pub use store::MIGRATIONS;

@@ -16,6 +16,7 @@ use crate::{
     facts, forward,
     hooks::{Commands, Hooks, Http, Signer},
     mcp::{Connector, Servers},
+    metrics,
     outputs::Outputs,
     placement::Placement,
     policies::Policies,
@@ -128,6 +129,7 @@ pub async fn serve(
         hooks,
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
+    metrics::observe(&executor, config.max_executions);
     let limits = processes::Limits {
         most: Most {
             per_session: config.max_session_processes.into(),
@@ -162,4 +164,10 @@ pub async fn serve(
         .await;
     processes.shut_down().await;
     served
+}
+
+/// Brings the database up to date.
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    let db = chassis::database::connect(&config.chassis.database, "tools").await?;
+    chassis::database::migrate(&db, &MIGRATIONS).await
 }

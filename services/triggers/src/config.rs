@@ -6,6 +6,9 @@ use crate::http;
 #[derive(Debug, Clone, clap::Parser)]
 #[command(version, about = "Schedules, webhooks and wake-ups of Windlass")]
 pub struct Config {
+    #[command(subcommand)]
+    pub command: Option<chassis::Command>,
+
     /// Address to accept gRPC calls on.
     #[arg(long, env, default_value = "[::]:50054")]
     pub listen: SocketAddr,

@@ -25,6 +25,7 @@ use crate::{
     config::Config,
     firing::Pending,
     ids::TriggerId,
+    metrics,
     sessions::Sessions,
     store::{self, firings::Delivered},
 };
@@ -165,6 +166,7 @@ impl Deliverer {
             if Instant::now() < until {
                 let id = pending.id;
                 let outcome = attempt::deliver(&self.0.db, &self.0.sessions, pending).await;
+                metrics::delivered(outcome.as_ref());
                 if let Some(outcome) = outcome {
                     let _ = self.0.results.send(Delivered { id, outcome }).await;
                 }

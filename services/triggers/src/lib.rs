@@ -15,6 +15,7 @@ mod secret;
 mod sealed;
 mod firing;
 mod store;
+mod metrics;
 mod sessions;
 mod deliver;
 mod fire;
@@ -29,5 +30,5 @@ mod config;
 mod time;
 
 pub use config::Config;
-pub use serve::serve;
+pub use serve::{migrate, serve};
 pub use store::MIGRATIONS;

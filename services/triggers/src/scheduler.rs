@@ -19,6 +19,7 @@ use crate::{
     fire,
     firing::{Candidate, Drop, Occasion},
     ids::{FiringId, TriggerId},
+    metrics,
     schedule::{Due, catch_up},
     store::{self, due::DueTrigger},
     trigger::{Kind, Status, Trigger},
@@ -65,11 +66,13 @@ impl Scheduler {
             return Ok(false);
         }
         let full = due.len() == AT_ONCE;
+        let times: Vec<Timestamp> = due.iter().map(|due| due.fire_at).collect();
         let Fired { candidates, next } = decide(due, now, &self.limits);
         let (quota, lease) = (self.limits.daily_quota, self.deliverer.lease());
         let receipts = store::firings::record(&mut *tx, &candidates, now, quota, lease).await?;
         store::due::advance(&mut *tx, &next, now).await?;
         tx.commit().await?;
+        times.into_iter().take(next.len()).for_each(|due| metrics::fired(due, now));
         // From here on they are pending, whoever delivers them.
         let behind = next.iter().any(|(_, next)| next.is_ok_and(|next| next <= now));
         self.deliverer.hand_over(fire::pending(candidates, &receipts));

@@ -80,3 +80,9 @@ pub async fn serve(
     deliverer.finish().await;
     served
 }
+
+/// Brings the database up to date.
+pub async fn migrate(config: &Config) -> anyhow::Result<()> {
+    let db = database::connect(&config.chassis.database, "triggers").await?;
+    database::migrate(&db, &MIGRATIONS).await
+}

@@ -3,7 +3,7 @@
 
 use std::{
     future::poll_fn,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll},
 };
 
@@ -11,6 +11,7 @@ use futures::{
     StreamExt as _,
     stream::{self, BoxStream},
 };
+use opentelemetry::{KeyValue, global, metrics::Counter};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
@@ -23,6 +24,18 @@ use crate::{
     provider::{Chunk, Failure, FinishReason, Request},
     usage::Usage,
 };
+
+static ENDED: LazyLock<Counter<u64>> = LazyLock::new(|| {
+    global::meter("models")
+        .u64_counter("models.attempts")
+        .with_description("Requests to providers that ended, by provider and how")
+        .build()
+});
+
+fn count(model: &Model, outcome: &'static str) {
+    let provider = KeyValue::new("provider", model.provider.clone());
+    ENDED.add(1, &[provider, KeyValue::new("outcome", outcome)]);
+}
 
 /// Dropped in this order: its place is free when nobody answers any more.
 pub struct Attempt<'a> {
@@ -96,6 +109,7 @@ impl<'a> Attempt<'a> {
     pub fn finished(self, finish_reason: FinishReason, usage: Option<Usage>) -> Spent {
         let Attempt { model, span, chunks, record, mut reservation } = self;
         drop(chunks);
+        count(model, "ok");
         let counted = usage.is_some();
         let usage = usage.unwrap_or_else(|| reservation.usage());
         span::finished(&span, model, finish_reason, &usage);
@@ -108,8 +122,9 @@ impl<'a> Attempt<'a> {
     /// It said no more. Returns what it came to as far as anybody can tell, if it said
     /// anything.
     pub fn failed(self, failure: &Failure) -> Option<Spent> {
-        let Attempt { span, chunks, record, mut reservation, .. } = self;
+        let Attempt { model, span, chunks, record, mut reservation } = self;
         drop(chunks);
+        count(model, failure.kind());
         span::failed(&span, failure);
         if let Some(record) = record {
             record.failed(failure);

@@ -15,6 +15,7 @@ use crate::{
     host::Host,
     ids::ToolCallId,
     message::{MessageStatus, Metadata},
+    metrics,
     store::turns::Claim,
     time,
     turn::{Decision, Effect, Ending, Input, Step},
@@ -165,7 +166,11 @@ impl Driver {
                 }
             }
             Effect::StopAll => self.tasks.abort_all(),
-            Effect::Finish(_) | Effect::Park => self.flush().await?,
+            Effect::Finish(ending) => {
+                self.flush().await?;
+                metrics::ended(&ending);
+            }
+            Effect::Park => self.flush().await?,
             Effect::Append(_)
             | Effect::SaveMessage
             | Effect::SavePart(_)

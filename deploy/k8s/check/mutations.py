@@ -1,0 +1,88 @@
+"""Shows that the policy sees what it is there for: breaks the manifests in one way at a time.
+
+    mutations.py <rendered.yaml>
+"""
+
+import copy
+import sys
+from pathlib import Path
+
+import yaml
+
+import alerts
+import objects as look
+import policy
+import schemas
+
+
+def find(objects, kind, name):
+    return next(one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
+
+
+def session(objects):
+    return look.pod(find(objects, "Deployment", "session"))
+
+
+def container(objects):
+    return session(objects)["containers"][0]
+
+
+def remove(objects, kind, name):
+    objects.remove(find(objects, kind, name))
+
+
+# What is broken, what does it, and words of the complaint.
+MUTATIONS = [
+    ("root", lambda all: session(all)["securityContext"].update(runAsNonRoot=False), "not root"),
+    ("user 0", lambda all: session(all)["securityContext"].update(runAsUser=0), "not root"),
+    ("a token", lambda all: session(all).pop("automountServiceAccountToken"), "token"),
+    ("the host's network", lambda all: session(all).update(hostNetwork=True), "hostNetwork"),
+    ("a path of the node", lambda all: session(all).update(volumes=[{"name": "a", "hostPath": {"path": "/"}}]), "path of the node"),
+    ("a capability", lambda all: container(all)["securityContext"]["capabilities"].update(add=["SYS_ADMIN"]), "capabilities"),
+    ("a writable root", lambda all: container(all)["securityContext"].pop("readOnlyRootFilesystem"), "can write"),
+    ("privileges", lambda all: container(all)["securityContext"].update(allowPrivilegeEscalation=True), "privileges"),
+    ("no limit", lambda all: container(all)["resources"]["limits"].pop("memory"), "no memory in its limits"),
+    ("no probe", lambda all: container(all).pop("livenessProbe"), "livenessProbe"),
+    ("a probe of another", lambda all: container(all)["readinessProbe"]["grpc"].update(service="models"), "readinessProbe"),
+    ("latest", lambda all: container(all).update(image="windlass/session:latest"), "no version"),
+    ("no tag", lambda all: container(all).update(image="registry:5000/windlass/session"), "no version"),
+    ("another version", lambda all: container(all).update(image="windlass/session:9.9.9"), "Cargo.toml"),
+    ("a short grace", lambda all: session(all).update(terminationGracePeriodSeconds=30), "killed"),
+    ("no migration", lambda all: session(all).pop("initContainers"), "migrate"),
+    ("one node", lambda all: session(all).pop("topologySpreadConstraints"), "one node"),
+    ("a balancer", lambda all: find(all, "Service", "session")["spec"].update(clusterIP="10.1.1.1"), "headless"),
+    ("no budget", lambda all: remove(all, "PodDisruptionBudget", "session"), "PodDisruptionBudget"),
+    ("no network policy", lambda all: remove(all, "NetworkPolicy", "session"), "NetworkPolicy"),
+    ("no denial", lambda all: remove(all, "NetworkPolicy", "default-deny"), "denies"),
+    ("metadata", lambda all: find(all, "NetworkPolicy", "models")["spec"]["egress"][0]["to"][0]["ipBlock"].pop("except"), "169.254.169.254"),
+    ("everybody", lambda all: find(all, "NetworkPolicy", "session")["spec"]["ingress"][0].pop("from"), "everybody"),
+    ("a second exception", lambda all: container(all)["securityContext"].update(procMount="Unmasked"), "exception"),
+    ("an exception undone", lambda all: look.pod(find(all, "StatefulSet", "tools"))["securityContext"]["seccompProfile"].update(type="RuntimeDefault"), "exception"),
+    ("a secret", lambda all: all.append({"kind": "Secret", "metadata": {"name": "a"}}), "somebody else"),
+    ("a field that is none", lambda all: session(all).update(hostuser=False), "not valid"),
+    ("no runbook", lambda all: find(all, "PrometheusRule", "windlass")["spec"]["groups"][0]["rules"][0].pop("annotations"), "runbook"),
+]
+
+
+def main(path: str) -> int:
+    objects = [one for one in yaml.safe_load_all(Path(path).read_text()) if one]
+    # Alerts are no part of the base.
+    rule = {"alert": "WindlassDown", "expr": "up", "for": "1m", "annotations": {}}
+    spec = {"groups": [{"name": "windlass", "rules": [rule]}]}
+    objects.append({"kind": "PrometheusRule", "metadata": {"name": "windlass"}, "spec": spec})
+    missed = 0
+    for what, change, words in MUTATIONS:
+        broken = copy.deepcopy(objects)
+        change(broken)
+        found = list(policy.problems("base", broken, None)) + list(alerts.problems("base", broken, None))
+        if words == "not valid":
+            found = list(schemas.schema(find(broken, "Deployment", "session")))
+        if not any(words in problem for problem in found):
+            missed += 1
+            print(f"the check does not see {what}: {found}", file=sys.stderr)
+    print(f"manifests: the check sees {len(MUTATIONS) - missed} of {len(MUTATIONS)} mistakes")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

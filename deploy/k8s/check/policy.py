@@ -1,0 +1,191 @@
+"""What has to be true of every workload that we ship, whatever Kubernetes would accept."""
+
+import ipaddress
+import re
+import tomllib
+from pathlib import Path
+
+import objects as look
+
+VERSION = tomllib.loads((Path(__file__).parents[3] / "Cargo.toml").read_text())["workspace"][
+    "package"
+]["version"]
+
+# What comes after the drain: farewells, the last rows, the last spans.
+AFTER_DRAIN = 10
+
+# What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
+METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
+
+
+def problems(which, objects, _):
+    workloads = look.workloads(objects)
+    for one in workloads:
+        for problem in [*of_pod(one), *of_containers(one), *of_service(one, objects)]:
+            yield f"{look.name(one)}: {problem}"
+        yield from of_others(one, objects)
+    yield from network(objects)
+    excepted = [look.name(one) for one in workloads if is_excepted(one)]
+    expected = [] if which == "alternative" else ["StatefulSet tools"]
+    if excepted != expected:
+        yield f"the exception is made for {excepted} and not for {expected}"
+    yield from of_exception(which, objects)
+    for one in look.of_kind(objects, "Secret"):
+        if which != "dev":
+            yield f"{look.name(one)}: secrets are referred to, and made by somebody else"
+
+
+def of_exception(which, objects):
+    """The one exception is what README.md says, to the letter."""
+    pod = look.pod(next(one for one in look.workloads(objects) if one["metadata"]["name"] == "tools"))
+    profile = {"type": "Localhost", "localhostProfile": "windlass/tools.json"}
+    given = [
+        pod.get("hostUsers"),
+        pod["securityContext"]["seccompProfile"],
+        pod["securityContext"].get("appArmorProfile"),
+        pod["containers"][0]["securityContext"].get("procMount"),
+    ]
+    expected = {
+        "dev": [False, {"type": "Unconfined"}, {"type": "Unconfined"}, "Unmasked"],
+        "alternative": [None, {"type": "RuntimeDefault"}, None, None],
+    }.get(which, [False, profile, {"type": "Unconfined"}, "Unmasked"])
+    if given != expected:
+        yield f"the exception is {given} and not {expected}"
+
+
+def is_excepted(workload):
+    """Whether a pod is allowed more than the standard `restricted`."""
+    pod = look.pod(workload)
+    loose = [pod.get("securityContext", {})]
+    loose += [one.get("securityContext", {}) for one in look.containers(workload)]
+    return any(
+        one.get("procMount", "Default") != "Default"
+        or one.get("seccompProfile", {}).get("type", "RuntimeDefault") != "RuntimeDefault"
+        or one.get("appArmorProfile", {}).get("type", "RuntimeDefault") != "RuntimeDefault"
+        for one in loose
+    )
+
+
+def of_pod(workload):
+    pod = look.pod(workload)
+    security = pod.get("securityContext", {})
+    if security.get("runAsNonRoot") is not True or not security.get("runAsUser"):
+        yield "has to run as somebody who is not root"
+    if "seccompProfile" not in security:
+        yield "has no seccomp profile"
+    if pod.get("automountServiceAccountToken") is not False:
+        yield "has a token of Kubernetes that nobody needs"
+    if pod.get("enableServiceLinks") is not False:
+        yield "gets variables that Kubernetes invents"
+    for field in ["hostNetwork", "hostPID", "hostIPC"]:
+        if pod.get(field):
+            yield f"has {field}"
+    for volume in pod.get("volumes", []):
+        if "hostPath" in volume:
+            yield f"mounts a path of the node, {volume['hostPath']}"
+        if "emptyDir" in volume and "sizeLimit" not in volume["emptyDir"]:
+            yield f"the volume {volume['name']} has no size"
+    if security.get("seccompProfile", {}).get("type") != "RuntimeDefault" and pod.get("hostUsers") is not False:
+        yield "may do more than others, and is no user namespace of its own"
+
+
+def of_containers(workload):
+    for one in look.containers(workload):
+        security = one.get("securityContext", {})
+        who = f"container {one['name']}"
+        if security.get("allowPrivilegeEscalation") is not False or security.get("privileged"):
+            yield f"{who} may get privileges"
+        if security.get("readOnlyRootFilesystem") is not True:
+            yield f"{who} can write to its image"
+        if security.get("capabilities") != {"drop": ["ALL"]}:
+            yield f"{who} has capabilities"
+        resources = one.get("resources", {})
+        for kind, names in [
+            ("requests", ["cpu", "memory", "ephemeral-storage"]),
+            ("limits", ["memory", "ephemeral-storage"]),
+        ]:
+            for missing in set(names) - resources.get(kind, {}).keys():
+                yield f"{who} has no {missing} in its {kind}"
+        yield from of_image(who, one["image"])
+    for one in look.pod(workload)["containers"]:
+        for probe in ["startupProbe", "readinessProbe", "livenessProbe"]:
+            if probe not in one:
+                yield f"container {one['name']} has no {probe}"
+
+
+def of_image(who, image):
+    if "@sha256:" in image:
+        return
+    _, _, tag = image.rpartition("/")[2].partition(":")
+    if tag in ["", "latest"]:
+        yield f"{who}: {image} names no version"
+    elif re.match("windlass/", image) and tag != VERSION:
+        yield f"{who}: {image} is not the version of Cargo.toml, {VERSION}"
+
+
+def of_service(workload, objects):
+    """What only our own four have to do."""
+    name = workload["metadata"]["name"]
+    if name not in look.SERVICES:
+        return
+    pod, container = look.pod(workload), look.pod(workload)["containers"][0]
+    config = next(one for one in container["envFrom"] if "configMapRef" in one)["configMapRef"]["name"]
+    config = look.config(objects, config)
+    drain = float(config["DRAIN"]) + container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    if pod["terminationGracePeriodSeconds"] < drain + AFTER_DRAIN:
+        yield f"is killed before a drain of {drain} seconds is over"
+    if not pod.get("topologySpreadConstraints"):
+        yield "may be all on one node"
+    if [one["args"] for one in pod.get("initContainers", [])] != [["migrate"]]:
+        yield "does not migrate before it starts"
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    for probe in ["startupProbe", "readinessProbe"]:
+        asks = container[probe]
+        encrypted = "TLS_CERT" in config
+        if not encrypted and asks.get("grpc") != {"port": ports["grpc"], "service": name}:
+            yield f"its {probe} does not ask the gRPC health service for {name}"
+        if encrypted and asks.get("httpGet") != {"path": "/health", "port": "metrics"}:
+            yield f"its {probe} does not ask /health"
+    service = next(one for one in look.of_kind(objects, "Service") if one["metadata"]["name"] == name)
+    if service["spec"].get("clusterIP") != "None":
+        yield "callers do not see all of its pods: its Service is not headless"
+
+
+def of_others(workload, objects):
+    """What has to be there beside a workload."""
+    labels = look.pod_labels(workload)
+    for kind, field in [("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")]:
+        about = [
+            one
+            for one in look.of_kind(objects, kind)
+            # The one that denies everything is about everybody.
+            if one["spec"][field] and look.selects(one["spec"][field], labels)
+            # And so are those that are about all of our pods.
+            and one["spec"][field].get("matchLabels", {}).keys() != {"app.kubernetes.io/part-of"}
+        ]
+        if not about:
+            yield f"{look.name(workload)} has no {kind}"
+
+
+def network(objects):
+    policies = look.of_kind(objects, "NetworkPolicy")
+    denies = [one for one in policies if one["spec"] == {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}]
+    if len(denies) != 1:
+        yield "no policy denies what no other allows"
+    for one in policies:
+        for rule in one["spec"].get("ingress", []) + one["spec"].get("egress", []):
+            peers = rule.get("from", []) + rule.get("to", [])
+            if not peers or not rule.get("ports"):
+                yield f"{look.name(one)}: a rule for everybody or for all ports"
+            for block in (peer["ipBlock"] for peer in peers if "ipBlock" in peer):
+                for address in map(ipaddress.ip_address, METADATA):
+                    if reaches(block, address):
+                        yield f"{look.name(one)}: {block['cidr']} reaches {address}"
+
+
+def reaches(block, address):
+    def within(network):
+        network = ipaddress.ip_network(network)
+        return network.version == address.version and address in network
+
+    return within(block["cidr"]) and not any(map(within, block.get("except", [])))
