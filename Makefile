@@ -32,7 +32,7 @@ down: ## Stop what a `make up` of this clone left running
 
 test: build ## Run every test against a private Postgres and Redis
 	@$(INSTALL) postgres redis mcp
-	$(BIN)/with-servers -- cargo test --workspace
+	$(BIN)/with-servers --migrated -- cargo test --workspace
 
 check: build manifests ## Format, lint, queries, contracts, licences, manifests: what a change must pass besides the tests
 	@$(INSTALL) postgres redis buf deny sqlx

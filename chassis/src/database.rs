@@ -104,6 +104,7 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn replicas_that_start_together_migrate_once(test: PgPool) {
+        test.execute("drop schema if exists auth cascade").await.unwrap();
         let replica = async || {
             let db = connect(&args(&test), "replica").await.unwrap();
             migrate(&db, &Migrator::DEFAULT).await.unwrap();

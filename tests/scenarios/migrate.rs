@@ -14,7 +14,7 @@ async fn every_service_migrates_and_exits_while_others_serve() {
     let (server, name) = serving.rsplit_once('/').unwrap();
     let empty = format!("{server}/{name}_empty");
     let mut connection = PgConnection::connect(&serving).await.unwrap();
-    let create = format!("create database {name}_empty");
+    let create = format!("create database {name}_empty template template0");
     connection.execute(AssertSqlSafe(create)).await.unwrap();
 
     for url in [&empty, &serving] {

@@ -2,10 +2,11 @@
 
 use std::{env, path::Path};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tempfile::TempDir;
+use tokio::process::Command;
 
-use crate::{Process, keep, postgres::Postgres, redis::Redis};
+use crate::{Process, Service, keep, postgres::Postgres, redis::Redis};
 
 /// A Postgres and a Redis on loopback ports of their own, durable and with
 /// generated passwords. They end when this is dropped, or when we die.
@@ -66,6 +67,26 @@ impl Servers {
             }
         };
         Ok(Servers { database_url, redis_url, postgres, redis, _scratch: None })
+    }
+
+    /// Migrates what new databases of our Postgres are copies of. Somebody else's is left alone.
+    pub async fn migrate_template(&self) -> Result<()> {
+        if !self.owns_postgres() {
+            return Ok(());
+        }
+        let (server, _) = self.database_url.rsplit_once('/').context("a URL without a database")?;
+        for service in Service::ALL {
+            let output = Command::new(service.binary()?)
+                .arg("migrate")
+                .env("DATABASE_URL", format!("{server}/template1"))
+                .env("REDIS_URL", &self.redis_url)
+                .env("AUTH_INTERNAL_SECRET", "nobody is called while migrating")
+                .output()
+                .await?;
+            let said = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "{service} cannot migrate: {said}");
+        }
+        Ok(())
     }
 
     pub fn database_url(&self) -> &str {

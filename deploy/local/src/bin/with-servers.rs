@@ -27,6 +27,11 @@ struct Args {
     #[arg(long)]
     dir: Option<PathBuf>,
 
+    /// Have new databases begin with everything that the services migrate: hundreds of tests then
+    /// copy it and do not do it again. Only where Postgres is a private one.
+    #[arg(long)]
+    migrated: bool,
+
     /// The command, and its arguments.
     #[arg(required = true, trailing_var_arg = true)]
     command: Vec<String>,
@@ -39,10 +44,14 @@ async fn main() -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let start = async {
-        match &args.dir {
-            Some(dir) => Servers::start(dir).await,
-            None => Servers::throwaway().await,
+        let servers = match &args.dir {
+            Some(dir) => Servers::start(dir).await?,
+            None => Servers::throwaway().await?,
+        };
+        if args.migrated {
+            servers.migrate_template().await?;
         }
+        anyhow::Ok(servers)
     };
     let mut servers = tokio::select! {
         servers = start => servers?,
