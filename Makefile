@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test check manifests bench fuzz prepare fmt clean build
+.PHONY: help up down test clients check manifests bench fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -31,8 +31,12 @@ down: ## Stop what a `make up` of this clone left running
 	@if [ -x $(BIN)/down ]; then $(BIN)/down; fi
 
 test: build ## Run every test against a private Postgres and Redis
-	@$(INSTALL) postgres redis mcp
+	@$(INSTALL) postgres redis mcp python node buf
 	$(BIN)/with-servers --migrated -- cargo test --workspace
+
+clients: build ## Run the example clients in Go, Python and TypeScript against a system of their own
+	@$(INSTALL) postgres redis python node buf
+	@$(BIN)/with-servers -- cargo test --quiet --workspace --test scenarios clients::
 
 check: build manifests ## Format, lint, queries, contracts, licences, manifests: what a change must pass besides the tests
 	@$(INSTALL) postgres redis buf deny sqlx

@@ -65,7 +65,8 @@ fn is_away(error: &sqlx::Error) -> bool {
     }
 }
 
-/// The one place where a status is put together.
+/// The one place where a status is put together. Whatever is about a field says so in both
+/// ways that callers know: in our metadata and as a violation.
 pub fn with_details(
     reason: Reason,
     message: String,
@@ -74,6 +75,32 @@ pub fn with_details(
 ) -> Status {
     let metadata: HashMap<String, String> =
         metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    if let (Some(field), None) = (metadata.get("field"), details.bad_request()) {
+        details.add_bad_request_violation(field, &message);
+    }
     details.set_error_info(reason.as_str_name(), DOMAIN, metadata);
     Status::with_error_details(reason.code(), message, details)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_about_a_field_names_it_as_a_violation() {
+        let about_a_page = vec![("field", "page_token".to_owned())];
+        let message = "not one of ours".to_owned();
+        let status =
+            with_details(Reason::InvalidCursor, message, about_a_page, ErrorDetails::new());
+        let violations = status.get_error_details().bad_request().unwrap().field_violations.clone();
+        let [violation] = &violations[..] else { panic!("{violations:?}") };
+        assert_eq!(
+            (violation.field.as_str(), violation.description.as_str()),
+            ("page_token", "not one of ours")
+        );
+
+        let status = invalid("title", "at most 200 characters");
+        let violations = status.get_error_details().bad_request().unwrap().field_violations.clone();
+        assert_eq!(violations.len(), 1, "a violation is told twice: {violations:?}");
+    }
 }

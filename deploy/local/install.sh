@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp manifests
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -36,8 +36,8 @@ main() {
             bwrap) has bwrap || packages+=(bubblewrap) ;;
             rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
-            mcp) has npm && has node || packages+=(npm) ;;
-            manifests) has_python || packages+=(python3-venv) ;;
+            mcp | node) has npm && has node || packages+=(npm) ;;
+            python | manifests) has_python || packages+=(python3-venv) ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -149,7 +149,8 @@ link() {
 
 # Debian keeps the server's programs out of the path, a folder per version.
 has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
-has_python() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
+# Debian's Python comes without what makes environments.
+has_python() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 has_kustomize_5() { has kubectl && kubectl version --client 2>/dev/null | grep -q '^Kustomize Version: v5'; }
 has_go() { has go && go version | grep -qE 'go1\.(2[2-9]|[3-9][0-9])'; }
 has() { command -v "$1" >/dev/null; }

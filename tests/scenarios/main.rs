@@ -11,6 +11,7 @@ mod servers;
 mod model;
 mod callers;
 mod readme;
+mod clients;
 mod trace;
 mod facts;
 mod metrics;

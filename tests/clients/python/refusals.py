@@ -1,0 +1,95 @@
+"""What can go wrong, and how it looks; `proto/windlass/error/v1/reason.proto` has all of it."""
+
+import os
+
+from calls import BEARER, call, expect, refused, retry_delay, step
+from windlass.session.v1 import keys_pb2, sessions_pb2, streams_pb2, turns_pb2
+from windlass.session.v1.keys_pb2_grpc import KeyServiceStub
+from windlass.session.v1.sessions_pb2_grpc import SessionServiceStub
+from windlass.session.v1.streams_pb2_grpc import StreamServiceStub
+from windlass.session.v1.turns_pb2_grpc import TurnServiceStub
+
+# Well-formed, and nobody's.
+NO_SESSION = "ses_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
+
+# How many readers are too many for this server. Unset: it is too large to find out.
+CROWD = int(os.environ.get("WINDLASS_CROWD", 0))
+
+
+async def refusals(channel, session_id, over, cancelled):
+    """Meets errors in a session with a turn that is over and one that was cancelled."""
+    sessions, turns = SessionServiceStub(channel), TurnServiceStub(channel)
+    streams, keys = StreamServiceStub(channel), KeyServiceStub(channel)
+
+    def get(session_id, metadata=BEARER):
+        request = sessions_pb2.GetSessionRequest(session_id=session_id)
+        return call(sessions.GetSession, request, metadata)
+
+    def create(metadata=BEARER, **fields):
+        return call(sessions.CreateSession, sessions_pb2.CreateSessionRequest(**fields), metadata)
+
+    def list_with(page_token):
+        return call(sessions.ListSessions, sessions_pb2.ListSessionsRequest(page_token=page_token))
+
+    def unrewind():
+        request = sessions_pb2.UnrewindSessionRequest(session_id=session_id)
+        return call(sessions.UnrewindSession, request)
+
+    def turn(method, request, **fields):
+        return call(method, request(session_id=session_id, **fields))
+
+    async def subscribe(timeout=None, **fields):
+        request = streams_pb2.SubscribeRequest(session_id=session_id, **fields)
+        async for _ in streams.Subscribe(request, timeout=timeout, metadata=BEARER):
+            pass
+
+    used = f"used-{session_id}"
+    await create(request_id=used, title="The first")
+    reader = keys_pb2.CreateKeyRequest(name="a reader", subject="example", scopes=["read"])
+    reader = await call(keys.CreateKey, reader)
+    read_only = [("authorization", f"Bearer {reader.secret}")]
+    odd = [*BEARER, ("x-request-id", "not an id")]
+
+    for what, awaitable, *expected in [
+        ("without a key", get(session_id, []), "UNAUTHENTICATED", "REASON_UNAUTHENTICATED"),
+        ("with a key that may only read", create(read_only), "PERMISSION_DENIED", "REASON_SCOPE_MISSING"),
+        ("with a malformed header", get(session_id, odd), "INVALID_ARGUMENT", "REASON_INVALID_METADATA"),
+        ("a malformed id", get("ses_1"), "INVALID_ARGUMENT", "REASON_INVALID_FIELD", "session_id"),
+        ("a turn without words", turn(turns.SubmitTurn, turns_pb2.SubmitTurnRequest, request_id="x"),
+         "INVALID_ARGUMENT", "REASON_INVALID_FIELD", "parts"),
+        ("a made-up page", list_with("x"), "INVALID_ARGUMENT", "REASON_INVALID_CURSOR", "page_token"),
+        ("an unknown session", get(NO_SESSION), "NOT_FOUND", "REASON_SESSION_NOT_FOUND"),
+        ("an unknown turn", turn(turns.GetTurn, turns_pb2.GetTurnRequest, turn_id=NO_TURN),
+         "NOT_FOUND", "REASON_TURN_NOT_FOUND"),
+        ("an unknown agent", create(request_id="x", agent="nobody"), "NOT_FOUND", "REASON_AGENT_NOT_FOUND"),
+        ("a used request id", create(request_id=used, title="Other"), "ALREADY_EXISTS", "REASON_REQUEST_ID_REUSED"),
+        ("a late interrupt", turn(turns.InterruptTurn, turns_pb2.InterruptTurnRequest, turn_id=over),
+         "FAILED_PRECONDITION", "REASON_TURN_OVER"),
+        ("a late cancel", turn(turns.CancelQueuedTurn, turns_pb2.CancelQueuedTurnRequest, turn_id=cancelled),
+         "FAILED_PRECONDITION", "REASON_TURN_NOT_QUEUED"),
+        ("an undo of nothing", unrewind(), "FAILED_PRECONDITION", "REASON_NOTHING_TO_REWIND"),
+        ("a cursor beyond the end", subscribe(after_sequence=10**6), "OUT_OF_RANGE", "REASON_CURSOR_AHEAD"),
+        ("more time", subscribe(0.3, live=True), "DEADLINE_EXCEEDED", "REASON_DEADLINE_EXCEEDED"),
+    ]:  # fmt: skip
+        await refused(what, awaitable, *expected)
+    await call(keys.RevokeKey, keys_pb2.RevokeKeyRequest(key_id=reader.key.key_id))
+
+    if not CROWD:
+        return step("did not crowd the server: WINDLASS_CROWD is not set")
+    readers = []
+    try:
+        too_many = crowd(streams, session_id, readers)
+        error = await refused("a place in the crowd", too_many, "RESOURCE_EXHAUSTED", "REASON_OVERLOADED")
+        expect(retry_delay(error) >= 1, "nobody said when to come back")
+    finally:
+        for reader in readers:
+            reader.cancel()
+
+
+async def crowd(streams, session_id, readers):
+    """Opens streams until the server has no more room."""
+    request = streams_pb2.SubscribeRequest(session_id=session_id)
+    for _ in range(CROWD):
+        readers.append(streams.Subscribe(request, metadata=BEARER))
+        await readers[-1].read()
