@@ -5,7 +5,7 @@ use std::{str::FromStr as _, time::Duration};
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::{
-    Executor as _, PgPool,
+    Executor as _, PgPool, Postgres, Transaction,
     migrate::Migrator,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
@@ -62,6 +62,20 @@ pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPo
         .context("cannot reach Postgres")
 }
 
+/// Begins a transaction that nobody is left in.
+///
+/// A call ends wherever it is when its caller hangs up, and sqlx forgets a transaction whose
+/// beginning ends like that: its connection goes back to the pool inside of it, and what others write
+/// there is acknowledged and never committed. So it begins in a task, which ends by itself.
+pub async fn begin(
+    db: &PgPool,
+    statement: &'static str,
+) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let db = db.clone();
+    let beginning = tokio::spawn(async move { db.begin_with(statement).await });
+    beginning.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+}
+
 /// Brings the chassis' own schema and then the service's up to date. Replicas
 /// that start together take turns.
 pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
@@ -100,6 +114,24 @@ mod tests {
         assert_eq!(setting("lock_timeout").await, "5s");
         assert_eq!(setting("idle_in_transaction_session_timeout").await, "1s");
         assert_eq!(setting("application_name").await, "models");
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn a_transaction_whose_beginning_is_given_up_swallows_nothing(test: PgPool) {
+        let mut args = args(&test);
+        args.database_connections = 1;
+        let db = connect(&args, "session").await.unwrap();
+        db.execute("create table kept (number int)").await.unwrap();
+        for number in 0..50 {
+            // Given up a little later each time: before, while and after Postgres hears of it.
+            let given_up = Duration::from_micros(50 * number);
+            let _ = tokio::time::timeout(given_up, begin(&db, "begin")).await;
+            let insert = sqlx::query("insert into kept values ($1)").bind(number as i32);
+            insert.execute(&db).await.unwrap();
+            let kept: i64 =
+                sqlx::query_scalar("select count(*) from kept").fetch_one(&test).await.unwrap();
+            assert_eq!(kept, number as i64 + 1, "an insert was swallowed");
+        }
     }
 
     #[sqlx::test(migrations = false)]
