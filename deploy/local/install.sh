@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp ghz
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -13,6 +13,7 @@ BUF=1.74.0
 CARGO_DENY=0.20.2
 SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 MCP_EVERYTHING=2026.8.31 # the protocol's reference server
+GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
 buf_root="$cache/buf-$BUF"
@@ -33,6 +34,8 @@ main() {
             rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             mcp) has npm && has node || packages+=(npm) ;;
+            # Debian's Go is too old for it.
+            ghz) [ -x "$cache/ghz-$GHZ/ghz" ] || has go || fail "ghz $GHZ is built with Go 1.23 or newer. Please install that: https://go.dev/doc/install" ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -43,6 +46,7 @@ main() {
         case "$what" in
             buf) install_buf ;;
             mcp) install_mcp ;;
+            ghz) install_ghz ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
             sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
@@ -103,6 +107,17 @@ install_mcp() {
         rm -rf "$mcp_root"
         mv "$mcp_root.new" "$mcp_root"
     fi
+}
+
+# The program that `make load` makes calls with.
+install_ghz() {
+    local root="$cache/ghz-$GHZ"
+    if [ ! -x "$root/ghz" ]; then
+        say "installing ghz $GHZ into $cache (once, takes a minute)"
+        GOBIN="$root" go install "github.com/bojand/ghz/cmd/ghz@v$GHZ" >&2 ||
+            fail "ghz $GHZ could not be built with $(go version)"
+    fi
+    link "$root/ghz"
 }
 
 # Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.
