@@ -92,7 +92,9 @@ pub async fn promises_were_kept(
         Err(status) => assert_eq!(status.code(), Code::Unimplemented, "{status:?}"),
     }
     let paid: i64 = spending::costs(&log).map(|(_, cost)| cost).sum();
-    assert_eq!(shown.cost_micros, paid, "the session adds up otherwise than its log");
+    // Answers that broke off are on record with what they cost, and the session counts those that
+    // it could use.
+    assert!(shown.cost_micros <= paid, "the session paid for what is not in its log: {shown:?}");
     drop(turns);
     log
 }

@@ -8,6 +8,10 @@ use tokio::process::Command;
 
 use crate::outcome::Outcome;
 
+/// How ghz calls it when it leaves a stream itself, after as many messages as it was told to wait
+/// for. A server that ends a call says something else.
+const LEFT: &str = "rpc error: code = Canceled desc = context canceled";
+
 /// What ghz says in the end, as far as we ask.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -41,10 +45,12 @@ pub async fn call(
     }
     command.arg(address).envs(environment).kill_on_drop(true);
     let output = command.output().await.with_context(|| format!("cannot run {}", ghz.display()))?;
-    let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "ghz with {} failed: {errors}", config.display());
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "ghz with {} failed: {said}", config.display());
     let report: Report = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("ghz with {} says what nobody expects", config.display()))?;
+    let mut errors = report.error_distribution.unwrap_or_default();
+    errors.remove(LEFT);
     let latencies = report.latency_distribution.unwrap_or_default();
     let quantile = |percentage| {
         let found = latencies.iter().find(|latency| latency.percentage == percentage);
@@ -54,6 +60,6 @@ pub async fn call(
         count: report.count,
         rate: report.rps,
         quantiles: [quantile(50), quantile(95), quantile(99)],
-        errors: report.error_distribution.unwrap_or_default(),
+        errors,
     })
 }
