@@ -147,6 +147,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_proxy_that_hangs_up_says_that_postgres_is_away() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://user:secret@{}/db", listener.local_addr().unwrap());
+        let proxy = async {
+            loop {
+                // Heard and not answered, so that it is an end and no reset.
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut request = [0; 8];
+                tokio::io::AsyncReadExt::read_exact(&mut client, &mut request).await.unwrap();
+            }
+        };
+        let options = PgConnectOptions::from_str(&url).unwrap();
+        let error = tokio::select! {
+            connected = options.connect() => connected.unwrap_err(),
+            () = proxy => unreachable!("it never ends"),
+        };
+        assert_eq!(crate::database_error(&error).code(), tonic::Code::Unavailable, "{error}");
+    }
+
+    #[tokio::test]
     async fn a_postgres_that_is_not_there_is_an_error_without_its_password() {
         let args = Args {
             database_url: "postgres://user:secret@127.0.0.1:1/db".into(),
