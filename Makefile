@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test clients check manifests bench fuzz prepare fmt clean build
+.PHONY: help up down test clients check manifests bench load chaos fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -12,6 +12,7 @@ INSTALL := deploy/local/install.sh
 BIN := $(or $(CARGO_TARGET_DIR),target)/debug
 RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
 MEASURED := session tools models triggers sandbox-init restrict bench
+LOADED := session tools models triggers sandbox-init load
 
 # A machine that builds once needs neither incremental data nor debug information.
 ifeq ($(CI),true)
@@ -57,6 +58,22 @@ bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a qu
 	@$(INSTALL) cc postgres redis bwrap rg
 	cargo build --release --workspace $(addprefix --bin ,$(MEASURED))
 	@$(RELEASE)/bench
+
+# LOAD_SECONDS is for each profile. LOAD_DEBUG=true tries the same on the builds that tests use.
+load: ## Put load on release builds with ghz, and print how they did
+	@$(INSTALL) cc postgres redis ghz
+ifeq ($(LOAD_DEBUG),true)
+	cargo build --workspace $(addprefix --bin ,$(LOADED))
+	@$(BIN)/load
+else
+	cargo build --release --workspace $(addprefix --bin ,$(LOADED))
+	@$(RELEASE)/load
+endif
+
+# CHAOS_SECONDS is how long, 300 unless it is said; CHAOS_SEED replays a run.
+chaos: build ## Kill, pause and part everything under load, and check every promise
+	@$(INSTALL) postgres redis
+	@$(BIN)/chaos
 
 # FUZZ_SECONDS is for each target; FUZZ names some of them.
 fuzz: build ## Look for inputs that break what reads hostile input, ten minutes for each part

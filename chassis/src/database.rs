@@ -5,7 +5,7 @@ use std::{str::FromStr as _, time::Duration};
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::{
-    Executor as _, PgPool,
+    Executor as _, PgPool, Postgres, Transaction,
     migrate::Migrator,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
@@ -62,6 +62,20 @@ pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPo
         .context("cannot reach Postgres")
 }
 
+/// Begins a transaction that nobody is left in.
+///
+/// A call ends wherever it is when its caller hangs up, and sqlx forgets a transaction whose
+/// beginning ends like that: its connection goes back to the pool inside of it, and what others write
+/// there is acknowledged and never committed. So it begins in a task, which ends by itself.
+pub async fn begin(
+    db: &PgPool,
+    statement: &'static str,
+) -> sqlx::Result<Transaction<'static, Postgres>> {
+    let db = db.clone();
+    let beginning = tokio::spawn(async move { db.begin_with(statement).await });
+    beginning.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+}
+
 /// Brings the chassis' own schema and then the service's up to date. Replicas
 /// that start together take turns.
 pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
@@ -103,6 +117,24 @@ mod tests {
     }
 
     #[sqlx::test(migrations = false)]
+    async fn a_transaction_whose_beginning_is_given_up_swallows_nothing(test: PgPool) {
+        let mut args = args(&test);
+        args.database_connections = 1;
+        let db = connect(&args, "session").await.unwrap();
+        db.execute("create table kept (number int)").await.unwrap();
+        for number in 0..50 {
+            // Given up a little later each time: before, while and after Postgres hears of it.
+            let given_up = Duration::from_micros(50 * number);
+            let _ = tokio::time::timeout(given_up, begin(&db, "begin")).await;
+            let insert = sqlx::query("insert into kept values ($1)").bind(number as i32);
+            insert.execute(&db).await.unwrap();
+            let kept: i64 =
+                sqlx::query_scalar("select count(*) from kept").fetch_one(&test).await.unwrap();
+            assert_eq!(kept, number as i64 + 1, "an insert was swallowed");
+        }
+    }
+
+    #[sqlx::test(migrations = false)]
     async fn replicas_that_start_together_migrate_once(test: PgPool) {
         test.execute("drop schema if exists auth cascade").await.unwrap();
         let replica = async || {
@@ -113,6 +145,26 @@ mod tests {
         let mut connection = test.acquire().await.unwrap();
         let applied = connection.list_applied_migrations("auth._migrations").await.unwrap();
         assert_eq!(applied.len(), MIGRATIONS.iter().count());
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_hangs_up_says_that_postgres_is_away() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("postgres://user:secret@{}/db", listener.local_addr().unwrap());
+        let proxy = async {
+            loop {
+                // Heard and not answered, so that it is an end and no reset.
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut request = [0; 8];
+                tokio::io::AsyncReadExt::read_exact(&mut client, &mut request).await.unwrap();
+            }
+        };
+        let options = PgConnectOptions::from_str(&url).unwrap();
+        let error = tokio::select! {
+            connected = options.connect() => connected.unwrap_err(),
+            () = proxy => unreachable!("it never ends"),
+        };
+        assert_eq!(crate::database_error(&error).code(), tonic::Code::Unavailable, "{error}");
     }
 
     #[tokio::test]

@@ -61,6 +61,9 @@ fn is_away(error: &sqlx::Error) -> bool {
         sqlx::Error::Database(error) => {
             error.code().is_some_and(|code| PASSING.iter().any(|class| code.starts_with(class)))
         }
+        // Whoever stands before Postgres takes the connection and hangs up when there is none; sqlx
+        // reads nothing where it expects a word about TLS.
+        sqlx::Error::Protocol(problem) => problem.contains("response from SSLRequest: 0x00"),
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests ghz
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -15,6 +15,7 @@ SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 MCP_EVERYTHING=2026.8.31 # the protocol's reference server
 KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
 GO=1.24.11 # where there is none that is new enough to build it
+GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
 buf_root="$cache/buf-$BUF"
@@ -38,6 +39,8 @@ main() {
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             mcp | node) has npm && has node || packages+=(npm) ;;
             python | manifests) has_python || packages+=(python3-venv) ;;
+            # Debian's Go is too old for it.
+            ghz) [ -x "$cache/ghz-$GHZ/ghz" ] || has go || fail "ghz $GHZ is built with Go 1.23 or newer. Please install that: https://go.dev/doc/install" ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -52,6 +55,7 @@ main() {
                 install_python
                 install_kustomize
                 ;;
+            ghz) install_ghz ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
             sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
@@ -139,6 +143,17 @@ install_kustomize() {
     fi
     GOBIN="$cache/kustomize-$KUSTOMIZE" GOFLAGS= CGO_ENABLED=0 "$go" install "sigs.k8s.io/kustomize/kustomize/v5@v$KUSTOMIZE"
     link "$cache/kustomize-$KUSTOMIZE/kustomize"
+}
+
+# The program that `make load` makes calls with.
+install_ghz() {
+    local root="$cache/ghz-$GHZ"
+    if [ ! -x "$root/ghz" ]; then
+        say "installing ghz $GHZ into $cache (once, takes a minute)"
+        GOBIN="$root" go install "github.com/bojand/ghz/cmd/ghz@v$GHZ" >&2 ||
+            fail "ghz $GHZ could not be built with $(go version)"
+    fi
+    link "$root/ghz"
 }
 
 # Makes programs callable as `$cache/bin/<name>`, whichever version is the pinned one.

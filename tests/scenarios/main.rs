@@ -7,6 +7,7 @@ mod first_status;
 mod crash;
 mod what_dies;
 mod restart;
+mod rolling_restart;
 mod servers;
 mod model;
 mod callers;

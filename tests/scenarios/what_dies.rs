@@ -9,6 +9,7 @@
 //! | while streaming | worker | `restart_finalises_orphans` in `restart.rs`; `a_crash_takes_back_nothing_that_was_seen` in `crash.rs` |
 //! | flush sent, connection lost | network | `a_connection_cut_after_the_commit_doubles_and_loses_nothing`; `flusher/tests.rs` |
 //! | tool started, not finished | worker | `restart_finalises_orphans` |
+//! | a tool's evaluation was asked for | tools | `a_call_that_tools_did_not_answer_is_asked_for_again`; `rolling_restart.rs` |
 //! | tool about to run, owner paused past its lease | – | `an_owner_that_slept_past_its_lease_neither_acts_nor_writes` |
 //! | waiting for a person | everything | `everything_may_die_while_a_person_thinks` in `servers.rs` |
 //! | after the end commits, before it is published | worker | `the_last_thing_a_process_did_is_kept` (`the_end_was_never_published`) |
@@ -27,29 +28,17 @@
 
 use std::time::Duration;
 
-use local::{Fleet, Plan, Servers, Service};
+use local::{Servers, Service};
 use proto::{
     event::v1::{Event, Payload},
-    session::v1::{SubmitTurnRequest, Turn, part::Content, subscribe_request::From, turn::Status},
+    session::v1::{Turn, part::Content, subscribe_request::From, turn::Status},
 };
 use tests::{Client, Proxy, Reader, Session, Witness, World, explain, is_passing, text_of};
+pub use tests::{LEASE, plan, submit};
 use tokio::time::{Instant, sleep, timeout};
-
-/// Seconds without a heartbeat after which somebody takes over. Short, and still long enough
-/// for a process that only waits for its share of a busy machine.
-pub const LEASE: Duration = Duration::from_secs(2);
 
 /// Long enough for a debug build on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// A fleet whose dead are found soon.
-pub fn plan() -> Plan {
-    Fleet::plan().env_of(Service::Session, "HEARTBEAT", "0.25").env_of(
-        Service::Session,
-        "LEASE",
-        LEASE.as_secs().to_string(),
-    )
-}
 
 /// A fleet whose first session process reaches Postgres over a wire of ours.
 async fn wired() -> (World, Proxy) {
@@ -65,20 +54,6 @@ pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
         Ok(done) => done,
         Err(_) => panic!("nothing happens: {what}"),
     }
-}
-
-/// Calls until somebody answers, each time with the same request.
-pub async fn submit(replicas: &[Client], request: &SubmitTurnRequest) -> Turn {
-    let begun = Instant::now();
-    for client in replicas.iter().cycle() {
-        match client.turns().submit_turn(request.clone()).await {
-            Ok(response) => return response.into_inner().turn.unwrap(),
-            Err(status) => assert!(is_passing(&status), "{}", explain(&status)),
-        }
-        assert!(begun.elapsed() < PATIENCE, "nobody takes the turn");
-        sleep(Duration::from_millis(50)).await;
-    }
-    unreachable!("there are no replicas")
 }
 
 fn count(events: &[Event], name: &str, turn_id: &str) -> usize {
@@ -103,6 +78,28 @@ fn end_of(events: &[Event], turn_id: &str) -> (String, String) {
 
 fn completed() -> (String, String) {
     ("completed".into(), String::new())
+}
+
+/// A replica of tools goes away right when it is asked. Another takes its place, and the turn need
+/// not know.
+#[tokio::test]
+async fn a_call_that_tools_did_not_answer_is_asked_for_again() {
+    let servers = Servers::throwaway().await.unwrap();
+    let to_tools = Proxy::to_url(servers.database_url()).await;
+    let plan = plan().detour(Service::Session, 0, "TOOLS_URL", to_tools.address());
+    let mut world = World::on(servers, plan).await;
+    to_tools.redirect(world.fleet.get(Service::Tools).address().parse().unwrap());
+    let session = world.client("acme").await.create_session().await;
+    let witness = Witness::of(&world, "acme", &session).await;
+
+    to_tools.lose_answer_to("echo ran");
+    let seen =
+        session.run("call bash {\"command\": \"echo ran >> witness\"}\n---\nsay Done.").await;
+    soon("its answer is lost", to_tools.sprung()).await;
+    assert_eq!(end_of(&seen, &seen.last().unwrap().turn_id), completed());
+    assert!(seen.iter().all(|event| event.r#type != "tool.failed"), "{seen:?}");
+    assert_eq!(text_of(&seen), "Done.");
+    assert_eq!(witness.lines(), ["ran"]);
 }
 
 /// The owner is stopped after it has committed that a tool is about to run and before it has

@@ -24,7 +24,7 @@ pub struct Proxy {
 }
 
 struct Wire {
-    target: Mutex<SocketAddr>,
+    targets: Mutex<VecDeque<SocketAddr>>,
     state: watch::Sender<State>,
     trap: Mutex<Option<Trap>>,
     sprung: watch::Sender<usize>,
@@ -62,7 +62,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let wire = Arc::new(Wire {
-            target: Mutex::new(target),
+            targets: Mutex::new(VecDeque::from([target])),
             state: watch::Sender::default(),
             trap: Mutex::default(),
             sprung: watch::Sender::default(),
@@ -86,7 +86,13 @@ impl Proxy {
 
     /// Passes on to somebody else from here on.
     pub fn redirect(&self, target: SocketAddr) {
-        *self.wire.target.lock().unwrap() = target;
+        self.spread(&[target]);
+    }
+
+    /// Passes on to several, to one after the other; a connection that one of them does not take
+    /// goes to the next.
+    pub fn spread(&self, targets: &[SocketAddr]) {
+        *self.wire.targets.lock().unwrap() = targets.iter().copied().collect();
     }
 
     /// Stops passing anything on; nobody is told.
@@ -158,8 +164,7 @@ impl Wire {
     async fn join(self: Arc<Wire>, client: TcpStream) {
         let mut state = self.state.subscribe();
         let cuts = state.borrow_and_update().cuts;
-        let target = *self.target.lock().unwrap();
-        let Ok(server) = TcpStream::connect(target).await else { return };
+        let Some(server) = self.connect().await else { return };
         client.set_nodelay(true).ok();
         server.set_nodelay(true).ok();
         let (from_client, to_client) = client.into_split();
@@ -171,6 +176,21 @@ impl Wire {
             _ = self.ask(from_client, to_server, &doom) => {}
             _ = self.answer(from_server, to_client, &doom) => {}
         }
+    }
+
+    /// A connection to the first who takes one.
+    async fn connect(&self) -> Option<TcpStream> {
+        let targets = {
+            let mut targets = self.targets.lock().unwrap();
+            targets.rotate_left(1);
+            targets.clone()
+        };
+        for target in targets {
+            if let Ok(server) = TcpStream::connect(target).await {
+                return Some(server);
+            }
+        }
+        None
     }
 
     async fn ask(

@@ -1,9 +1,24 @@
-use local::{Fleet, Plan, Servers};
+use std::time::Duration;
+
+use local::{Fleet, Plan, Servers, Service};
 
 use crate::Client;
 
 /// Everything a person can be allowed to do.
 const SCOPES: &str = "read,run,configure,admin";
+
+/// Seconds without a heartbeat after which somebody takes over. Short, and still long enough
+/// for a process that only waits for its share of a busy machine.
+pub const LEASE: Duration = Duration::from_secs(2);
+
+/// A fleet whose dead are found soon.
+pub fn plan() -> Plan {
+    Fleet::plan().env_of(Service::Session, "HEARTBEAT", "0.25").env_of(
+        Service::Session,
+        "LEASE",
+        LEASE.as_secs().to_string(),
+    )
+}
 
 /// A whole system that nobody else uses, on a database of its own.
 pub struct World {

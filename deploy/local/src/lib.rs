@@ -18,6 +18,7 @@ mod replica;
 mod ground;
 mod plan;
 mod fleet;
+mod usage;
 pub mod record;
 
 pub use fleet::Fleet;
@@ -29,3 +30,4 @@ pub use redis::Redis;
 pub use replica::Replica;
 pub use servers::Servers;
 pub use service::Service;
+pub use usage::{cpu_seconds, resident_bytes};

@@ -2,6 +2,7 @@
 
 mod moves;
 mod step;
+mod passing;
 mod model;
 mod calls;
 mod hooks;

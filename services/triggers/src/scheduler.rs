@@ -60,7 +60,7 @@ impl Scheduler {
     /// Fires some of what is due. `true`: there may be more.
     async fn fire_due(&self) -> Result<bool> {
         let now = self.clock.now();
-        let mut tx = self.db.begin().await?;
+        let mut tx = chassis::database::begin(&self.db, "begin").await?;
         let due = store::due::claim(&mut tx, now, AT_ONCE as i64).await?;
         if due.is_empty() {
             return Ok(false);

@@ -8,12 +8,15 @@ use proto::{
     session::v1::{Manifest, Subagent, respond_action_request::Decision, session::Status},
     tools::v1::{Permissions, rule::Action},
 };
-use tests::{Client, Reader, Session, Witness, World, text_of};
+use tests::{
+    Client, Reader, Session, Witness, World,
+    chaos::{Dice, seed},
+    text_of,
+};
 use tokio::time::{Instant, sleep};
 
 use super::{WORKER, children, in_background, list, put_worker, rule, session_of, task, worker};
 use crate::{
-    model::{self, Dice},
     restart::open_action,
     what_dies::{plan, soon, submit},
 };
@@ -42,7 +45,7 @@ fn script(levels: &[usize]) -> String {
 /// that run them are killed.
 #[tokio::test]
 async fn every_parent_is_told_exactly_once() {
-    let seed = model::seed();
+    let seed = seed("MODEL_SEED");
     eprintln!("seed {seed}");
     let mut dice = Dice(seed);
     let mut world = World::planned(plan().replicas(Service::Session, 2)).await;

@@ -1,7 +1,7 @@
 use chassis::Tenant;
 use jiff::Timestamp;
 use jiff_sqlx::Timestamp as Time;
-use sqlx::{Connection as _, PgConnection, PgExecutor, PgPool, types::Json};
+use sqlx::{PgConnection, PgExecutor, PgPool, types::Json};
 
 use crate::{
     counters::MINUTE,
@@ -44,9 +44,8 @@ pub async fn write(db: impl PgExecutor<'_>, rows: &[Row]) -> Result<(), sqlx::Er
 
 /// The rules of a tenant and everything they count, as of one instant.
 pub async fn past(db: &PgPool, tenant: &Tenant, now: &Moment) -> Result<(Rules, Past)> {
-    let mut connection = db.acquire().await?;
     let mut transaction =
-        connection.begin_with("begin isolation level repeatable read read only").await?;
+        chassis::database::begin(db, "begin isolation level repeatable read read only").await?;
     let rules = super::rules::all(&mut transaction, tenant).await?;
     let governance = Governance::from(&rules);
     let mut past = Past::default();

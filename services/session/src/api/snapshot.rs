@@ -1,4 +1,4 @@
-use chassis::Tenant;
+use chassis::{Tenant, database};
 use jiff_sqlx::Timestamp as Time;
 use proto::{event::v1::Usage, session::v1 as pb};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -25,7 +25,7 @@ const STALE: &str = "the replica that ran the turn is gone, another one takes ov
 
 /// A transaction in which every read sees the same state.
 pub async fn one_state(db: &PgPool) -> Result<Transaction<'static, Postgres>> {
-    Ok(db.begin_with("begin isolation level repeatable read, read only").await?)
+    Ok(database::begin(db, "begin isolation level repeatable read, read only").await?)
 }
 
 /// The read model of a session, and the session it was made from.

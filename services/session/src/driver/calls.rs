@@ -1,9 +1,10 @@
 //! The way from a tool's evaluation and execution to the machine's inputs.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use chassis::Caller;
 use proto::{
+    error::v1::Reason,
     event::v1::{Event, Payload, ToolMetadata},
     tools::v1::{
         Call, EvaluateRequest, ExecuteRequest, ExecuteResponse, Outcome as Ended,
@@ -11,15 +12,24 @@ use proto::{
     },
 };
 use serde_json::Value;
-use tonic::{Status, Streaming};
+use tokio::time::sleep;
+use tonic::{Code, Status, Streaming};
+use tonic_types::StatusExt as _;
+use tracing::warn;
 
-use super::{Inputs, own, people::Ask};
+use super::{Inputs, own, passing::is_passing, people::Ask};
 use crate::{
     host::Host,
     ids::ToolCallId,
     message::without_nul,
     turn::{Decision, Input, Outcome},
 };
+
+/// How often the tools service is asked while nobody is there to answer, and how long the first
+/// pause is; each is twice as long as the one before. A replica that stops refuses, and a call in
+/// that moment is not worth failing for: another one takes it.
+const ATTEMPTS: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks whether a call may run; always ends in `Evaluated`.
 pub async fn evaluate(
@@ -32,10 +42,18 @@ pub async fn evaluate(
 ) {
     let input_json = call.input_json.clone();
     let tool = call.tool.clone();
-    let (mut client, peer) = host.tools();
     let request = EvaluateRequest { call: Some(call) };
     let patience = host.patience(&caller).await;
-    let input = match client.evaluate(peer.request_within(patience, &caller, request)).await {
+    let mut attempt = 1;
+    let answer = loop {
+        let (mut client, peer) = host.tools();
+        let request = peer.request_within(patience, &caller, request.clone());
+        let answer = client.evaluate(request).await;
+        if !is_worth_another(&mut attempt, &answer).await {
+            break answer;
+        }
+    };
+    let input = match answer {
         Ok(response) => {
             let response = response.into_inner();
             let evaluation = response.evaluation.unwrap_or_default();
@@ -70,13 +88,42 @@ pub async fn execute(
         let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
         return;
     }
-    let (mut client, peer) = host.tools();
     let request = ExecuteRequest { call: Some(call), approved, ..ExecuteRequest::default() };
-    let outcome = match client.execute(peer.request(&caller, request)).await {
+    // The fence keeps a call from running twice, so one whose answer was lost may be repeated.
+    let mut attempt = 1;
+    let answer = loop {
+        let (mut client, peer) = host.tools();
+        let answer = client.execute(peer.request(&caller, request.clone())).await;
+        if !is_worth_another(&mut attempt, &answer).await {
+            break answer;
+        }
+    };
+    let outcome = match answer {
         Ok(response) => listen(response.into_inner(), id, &inputs).await,
+        Err(status) if was_repeated(&status) => broken(MAYBE, &status),
         Err(status) => broken("the tool did not start", &status),
     };
     let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
+}
+
+/// Whether to ask again, after a pause, because nobody was there to answer. Who lets a deadline
+/// pass is there.
+async fn is_worth_another<T>(attempt: &mut u32, answer: &Result<T, Status>) -> bool {
+    let Err(status) = answer else { return false };
+    let late = matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
+    if late || *attempt == ATTEMPTS || !is_passing(status) {
+        return false;
+    }
+    warn!(%status, "the tools service does not answer, trying again");
+    sleep(PAUSE * 2_u32.pow(*attempt - 1)).await;
+    *attempt += 1;
+    true
+}
+
+/// Whether the tools service has seen this call before: it was taken, and its answer was lost.
+fn was_repeated(status: &Status) -> bool {
+    let details = status.get_error_details();
+    details.error_info().is_some_and(|info| info.reason == Reason::CallRepeated.as_str_name())
 }
 
 async fn listen(

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    error::Error as _,
     sync::Arc,
     time::Duration,
 };
@@ -14,10 +13,10 @@ use proto::{
     models::v1::{GenerateRequest, GenerateResponse, generate_response::Item},
 };
 use tokio::time::timeout;
-use tonic::{Code, Status, Streaming};
+use tonic::{Status, Streaming};
 use tonic_types::StatusExt as _;
 
-use super::{Inputs, calls::storable};
+use super::{Inputs, calls::storable, passing::is_passing};
 use crate::{
     host::Host,
     ids::ToolCallId,
@@ -166,20 +165,9 @@ fn failure(status: &Status) -> Failure {
         Some(Reason::ProviderAuth) => ("auth", false),
         Some(Reason::ContentRefused) => ("refused", false),
         Some(Reason::BudgetExceeded | Reason::QuotaBlocked) => ("budget", false),
-        Some(
-            Reason::DependencyUnavailable
-            | Reason::Stopping
-            | Reason::Overloaded
-            | Reason::DeadlineExceeded,
-        ) => ("unavailable", true),
+        _ if is_passing(status) => ("unavailable", true),
         Some(_) => ("invalid", false),
-        // A broken connection to the models service has no reason of ours. What the transport
-        // says has a source and any code; a server that goes away in peace is INTERNAL.
-        None => (
-            "unavailable",
-            status.source().is_some()
-                || matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled),
-        ),
+        None => ("unavailable", false),
     };
     let retry_after = details.retry_info().and_then(|info| info.retry_delay);
     let (kind, message) = (kind.to_owned(), without_nul(status.message().to_owned()));

@@ -14,7 +14,7 @@ pub const MOST: i64 = 50;
 
 /// Stores a server, in place of one of the same id. Not when there are as many as there may be.
 pub async fn put(db: &PgPool, tenant: &Tenant, project: &str, server: &Server) -> Result<bool> {
-    let mut transaction = db.begin().await?;
+    let mut transaction = chassis::database::begin(db, "begin").await?;
     // Whoever counts must be the only one who adds.
     sqlx::query!(
         "select pg_advisory_xact_lock(hashtextextended('mcp_server ' || $1 || ' ' || $2, 0))",

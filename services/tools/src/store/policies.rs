@@ -238,7 +238,7 @@ async fn alone_with(
     tenant: &Tenant,
     project: &str,
 ) -> Result<Transaction<'static, Postgres>> {
-    let mut alone = db.begin().await?;
+    let mut alone = chassis::database::begin(db, "begin").await?;
     sqlx::query!(
         "select pg_advisory_xact_lock(hashtextextended('policy/' || $1 || '/' || $2, 0))",
         tenant.as_str(),

@@ -56,7 +56,7 @@ impl TriggerService for Api {
             request_digest: &check::digest(&public),
             due,
         };
-        let mut db = self.db.begin().await.map_err(Error::Database)?;
+        let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
         let (id, secret) = match store::triggers::create(&mut db, &new).await? {
             Created::Now => {
                 let secret = self.credentials.issue(&mut db, &trigger, &request.secret).await?;
@@ -123,7 +123,7 @@ impl TriggerService for Api {
             check::expiry(&wanted, &definition.kind, now, self.fire.limits.trigger_ttl)?;
         self.allow(&caller, &wanted.trigger_id, &definition).await?;
 
-        let mut db = self.db.begin().await.map_err(Error::Database)?;
+        let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
         let (mut trigger, _) = store::triggers::lock(&mut db, &caller.tenant, id).await?;
         if trigger.source != check::source(&definition.kind) {
             let problem = match trigger.source {
@@ -152,7 +152,7 @@ impl TriggerService for Api {
     ) -> Result<Response<pb::DeleteTriggerResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
         let id = parse("trigger_id", &request.into_inner().trigger_id)?;
-        let mut db = self.db.begin().await.map_err(Error::Database)?;
+        let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
         match store::triggers::lock(&mut db, &tenant, id).await {
             Ok(_) => store::triggers::delete(&mut db, id).await?,
             Err(Error::TriggerNotFound(_)) => {}
@@ -196,7 +196,7 @@ impl TriggerService for Api {
             seconds @ 0..=LONGEST_GRACE_SECONDS => Duration::from_secs(seconds as u64),
             _ => return Err(invalid("grace_seconds", "expected 0 to 604,800").into()),
         };
-        let mut db = self.db.begin().await.map_err(Error::Database)?;
+        let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
         let (trigger, _) = store::triggers::lock(&mut db, &tenant, id).await?;
         let secret = self.credentials.rotate(&mut db, &trigger, &request.secret, grace).await?;
         db.commit().await.map_err(Error::Database)?;
@@ -282,7 +282,7 @@ impl Api {
         to: TriggerStatus,
     ) -> Result<pb::Trigger> {
         let now = self.fire.clock.now();
-        let mut db = self.db.begin().await?;
+        let mut db = chassis::database::begin(&self.db, "begin").await?;
         let (mut trigger, due) = store::triggers::lock(&mut db, tenant, id).await?;
         if trigger.status != from && trigger.status != to {
             return Err(Error::NotActive { id, status: trigger.status.to_string() });

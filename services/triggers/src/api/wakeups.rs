@@ -48,7 +48,7 @@ impl WakeupService for Api {
             request_digest: &check::digest(&request),
             due: Some(due),
         };
-        let mut db = self.db.begin().await.map_err(Error::Database)?;
+        let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
         store::wakeups::lock(&mut db, session_id).await?;
         let waiting = store::wakeups::count(&mut db, &trigger.tenant, session_id).await?;
         let id = match store::triggers::create(&mut db, &new).await? {

@@ -1,4 +1,4 @@
-use std::{fs, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context, Result};
 use local::{Fleet, Plan, Servers, Service};
@@ -11,9 +11,6 @@ use crate::scale::Scale;
 
 /// Whose everything here is.
 pub const TENANT: &str = "bench";
-
-/// How many ticks the kernel counts in a second, on every machine there is.
-const TICKS: f64 = 100.0;
 
 /// A system that nobody else uses, and the ways to look behind it.
 pub struct Stage {
@@ -128,21 +125,14 @@ impl Stage {
     /// How long the first replica of `service` has kept cores busy, in seconds.
     pub fn cpu_seconds(&mut self, service: Service) -> Result<f64> {
         let pid = self.world.fleet.get(service).process().pid().context("the service has ended")?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // Behind the name, which may have anything in it: state, and ten more before these two.
-        let fields = stat.rsplit_once(") ").context("no name")?.1;
-        let ticks: Vec<f64> =
-            fields.split(' ').skip(11).take(2).map(str::parse).collect::<Result<_, _>>()?;
-        Ok(ticks.iter().sum::<f64>() / TICKS)
+        local::cpu_seconds(pid).context("the service has ended")
     }
 
     /// How much memory the session service has, in bytes.
     pub fn session_memory(&mut self) -> Result<f64> {
         let process = self.world.fleet.get(Service::Session).process();
         let pid = process.pid().context("the session service has ended")?;
-        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let kib = line.and_then(|rest| rest.split_whitespace().next()).context("no VmRSS")?;
-        Ok(kib.parse::<f64>()? * 1024.0)
+        let bytes = local::resident_bytes(pid).context("the session service has ended")?;
+        Ok(bytes as f64)
     }
 }

@@ -4,21 +4,15 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use futures::future::try_join_all;
+use futures::future::{join_all, try_join_all};
 use local::Service;
-use proto::triggers::v1::{
-    CreateTriggerRequest, Target, Trigger, Webhook, target::Session, trigger::Kind,
-};
-use tests::{Client, Sender, request_id, signed};
+use tests::{Push, Sender};
 
 use super::taker;
 use crate::{baseline, quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
 
 /// How many senders there are, each with a trigger of its own, because one may only fire so often.
 const SENDERS: usize = 32;
-
-/// As much as GitHub says of a push to a small repository.
-const TEXT: usize = 2_000;
 
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     eprintln!("{SENDERS} senders post webhooks …");
@@ -27,7 +21,7 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     let mut stage = Stage::with(scale, plan).await?;
     let client = stage.client();
     let session = client.create_session().await;
-    let hooks = try_join_all((0..SENDERS).map(|_| create(&client, &session.id))).await?;
+    let hooks = join_all((0..SENDERS).map(|_| Push::create(&client, &session.id))).await;
 
     let before = baseline::measure(&mut stage, SENDERS, 3).await?.per_second;
     let begun = Instant::now();
@@ -55,52 +49,15 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-/// A trigger's URL and the headers and body of what is sent to it.
-struct Hook {
-    url: String,
-    signature: String,
-    body: String,
-}
-
-async fn create(client: &Client, session_id: &str) -> Result<Hook> {
-    let webhook = Webhook { provider: "github".into(), ..Webhook::default() };
-    let session = Some(Session::SessionId(session_id.to_owned()));
-    let trigger = Trigger {
-        name: "pushes".into(),
-        kind: Some(Kind::Webhook(webhook)),
-        target: Some(Target { session, ..Target::default() }),
-        template: "{{ payload.ref }} was pushed\n#!script\nsay ok".into(),
-        max_per_minute: 6_000,
-        ..Trigger::default()
-    };
-    let request = CreateTriggerRequest {
-        request_id: request_id(),
-        trigger: Some(trigger),
-        secret: String::new(),
-    };
-    let answer = client.triggers().create_trigger(request).await?.into_inner();
-    let kind = answer.trigger.unwrap_or_default().kind;
-    let Some(Kind::Webhook(webhook)) = kind else { anyhow::bail!("it is no webhook") };
-    let body = format!(r#"{{"ref":"refs/heads/main","text":"{}"}}"#, "x".repeat(TEXT));
-    let signature = format!("sha256={}", signed(answer.secret.as_bytes(), &[&body]));
-    Ok(Hook { url: webhook.url, signature, body })
-}
-
 /// Posts one after the other until the time is over, and says how long each took.
-async fn post(number: usize, hook: &Hook, load: Duration) -> Result<Vec<Duration>> {
+async fn post(number: usize, hook: &Push, load: Duration) -> Result<Vec<Duration>> {
     let mut sender = Sender::to(&hook.url).await;
     let mut latencies = Vec::new();
     let end = Instant::now() + load;
     while Instant::now() < end {
         let delivery = format!("{number}-{}", latencies.len());
-        let headers = [
-            ("content-type", "application/json"),
-            ("x-github-event", "push"),
-            ("x-github-delivery", delivery.as_str()),
-            ("x-hub-signature-256", hook.signature.as_str()),
-        ];
         let begun = Instant::now();
-        let answer = sender.post(&hook.url, &headers, &hook.body).await;
+        let answer = hook.post(&mut sender, &delivery).await;
         latencies.push(begun.elapsed());
         ensure!(answer.status == 202, "{answer:?}");
     }

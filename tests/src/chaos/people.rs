@@ -14,7 +14,6 @@ use proto::{
         respond_action_request::Decision,
     },
 };
-use tests::{Client, Reader, is_passing, reason, request_id, says};
 use tokio::{
     sync::watch,
     time::{sleep, timeout},
@@ -22,9 +21,13 @@ use tokio::{
 use tonic::{Response, Status};
 
 use super::{ASKED, Dice, Place};
+use crate::{Client, Reader, is_passing, reason, request_id, says};
 
 /// Who gets no answer for so long does not wait for it any more.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// How far back readers go who come again.
+const BACK: usize = 2000;
 
 /// What everybody knows about a session.
 #[derive(Default)]
@@ -35,6 +38,8 @@ pub struct Notes {
     pub cancelled: BTreeSet<String>,
     /// Turns that somebody asked to be changed, and what they say then.
     pub edits: BTreeMap<String, Vec<Edit>>,
+    /// Turns that triggers started, and what their commands write.
+    pub fired: BTreeMap<String, Option<String>>,
 }
 
 pub struct Submission {
@@ -293,7 +298,8 @@ pub async fn read(
         let _ = timeout(stay, async { while reader.next().await.sequence > 0 {} }).await;
         // Behind what it saw, or somewhere in it.
         let seen = reader.seen.last().map_or(last, |event| event.sequence);
-        last = if dice.below(4) == 0 { dice.below(seen as usize + 1) as i64 } else { seen };
+        let back = if dice.below(4) == 0 { dice.below(BACK.min(seen as usize) + 1) } else { 0 };
+        last = seen - back as i64;
         pieces.push((place.session.id.clone(), reader.seen));
     }
     pieces

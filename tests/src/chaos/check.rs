@@ -12,15 +12,14 @@ use proto::{
         turn::Status as TurnStatus,
     },
 };
-use tests::{Client, text_of};
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
-use super::{Place, people::Submission};
-use crate::what_dies::submit;
+use super::{Place, people::Submission, spending};
+use crate::{Client, submit, text_of};
 
 /// Enough for what was left in the queues of all sessions, on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(90);
+const PATIENCE: Duration = Duration::from_secs(240);
 
 /// Approves what is still asked and clears errors, until nothing is left to do.
 pub async fn becomes_quiet(place: &Place, replicas: &[Client]) {
@@ -49,7 +48,12 @@ pub async fn becomes_quiet(place: &Place, replicas: &[Client]) {
     }
 }
 
-pub async fn promises_were_kept(place: &Place, replicas: &[Client], seen: &[(String, Vec<Event>)]) {
+/// Returns the log that everything was compared with.
+pub async fn promises_were_kept(
+    place: &Place,
+    replicas: &[Client],
+    seen: &[(String, Vec<Event>)],
+) -> Vec<Event> {
     let session = &place.session;
     let log = session.log().await;
     let turns = turns(&log);
@@ -87,6 +91,21 @@ pub async fn promises_were_kept(place: &Place, replicas: &[Client], seen: &[(Str
         }
         Err(status) => assert_eq!(status.code(), Code::Unimplemented, "{status:?}"),
     }
+    let paid: i64 = spending::costs(&log).map(|(_, cost)| cost).sum();
+    // Answers that broke off are on record with what they cost, and the session counts those that
+    // it could use.
+    assert!(shown.cost_micros <= paid, "the session paid for what is not in its log: {shown:?}");
+    drop(turns);
+    log
+}
+
+/// How many turns of a log triggers started.
+pub fn from_triggers(log: &[Event]) -> usize {
+    let submitted = log.iter().filter_map(|event| match &event.payload {
+        Some(Payload::TurnSubmitted(submitted)) => Some(submitted),
+        _ => None,
+    });
+    submitted.filter(|submitted| submitted.source == "trigger").count()
 }
 
 /// What the log says about a turn.
@@ -172,22 +191,21 @@ async fn every_submission_is_one_turn(
     turns: &BTreeMap<String, Told<'_>>,
 ) {
     let mut known = BTreeSet::new();
-    let (submissions, cancelled) = {
+    let (submissions, cancelled, fired) = {
         let notes = place.notes.lock().unwrap();
         let submissions = notes.submissions.values();
         let submissions =
             submissions.map(|submission| (submission.request.clone(), submission.turn_id.clone()));
-        (submissions.collect::<Vec<_>>(), notes.cancelled.clone())
+        let fired: Vec<String> = notes.fired.keys().cloned().collect();
+        (submissions.collect::<Vec<_>>(), notes.cancelled.clone(), fired)
     };
+    for turn_id in fired {
+        ran_at_most_once(&turn_id, turns);
+        assert!(known.insert(turn_id), "two firings are one turn");
+    }
     for (request, turn_id) in submissions {
         let Some(turn_id) = turn_id else { continue };
-        let told = turns.get(&turn_id).expect("what was acknowledged is lost");
-        assert_eq!(told.submitted, 1);
-        assert!(told.started <= 1, "{turn_id} ran {} times", told.started);
-        let end = told.end.as_deref().expect("a turn without an end");
-        if end == "completed" {
-            assert_eq!(told.started, 1);
-        }
+        let (told, end) = ran_at_most_once(&turn_id, turns);
         if cancelled.contains(&turn_id) {
             assert_eq!((told.started, end), (0, "cancelled"), "cancelled, and it ran");
         }
@@ -208,6 +226,21 @@ async fn every_submission_is_one_turn(
     assert!(unheard <= silent, "{unheard} turns that nobody asked for, {silent} not answered");
 }
 
+/// A turn that somebody was told of: it is there, it began at most once, and it has ended.
+fn ran_at_most_once<'a, 'b>(
+    turn_id: &str,
+    turns: &'b BTreeMap<String, Told<'a>>,
+) -> (&'b Told<'a>, &'b str) {
+    let told = turns.get(turn_id).expect("what was acknowledged is lost");
+    assert_eq!(told.submitted, 1);
+    assert!(told.started <= 1, "{turn_id} ran {} times", told.started);
+    let end = told.end.as_deref().expect("a turn without an end");
+    if end == "completed" {
+        assert_eq!(told.started, 1);
+    }
+    (told, end)
+}
+
 /// The witness has every mark at most once, and once if the log says that its command ended well.
 fn tools_ran_once(place: &Place, turns: &BTreeMap<String, Told<'_>>) {
     let mut counts = BTreeMap::<String, usize>::new();
@@ -223,6 +256,7 @@ fn tools_ran_once(place: &Place, turns: &BTreeMap<String, Told<'_>>) {
         known.extend(submission.marks.iter().map(String::as_str));
     }
     known.extend(notes.edits.values().flatten().map(|edit| edit.mark.as_str()));
+    known.extend(notes.fired.values().flatten().map(String::as_str));
     for told in turns.values() {
         let mut commands = BTreeMap::new();
         for event in &told.events {

@@ -1,0 +1,69 @@
+//! Webhooks, which come over HTTP and which ghz cannot send.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use futures::future::join_all;
+use tests::{Push, Sender};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::{outcome::Outcome, stage::Stage};
+
+/// Every sender posts one after the other, as fast as they are answered or at a rate that is
+/// that of all together.
+pub async fn post(stage: &Stage, length: Duration, rate: Option<u32>) -> Outcome {
+    let begun = Instant::now();
+    let senders = u32::try_from(stage.pushes.len()).unwrap_or(u32::MAX);
+    let pause = rate.map(|rate| Duration::from_secs(1) * senders / rate.max(1));
+    let name = if rate.is_some() { "mixed" } else { "alone" };
+    let sending = stage.pushes.iter().enumerate().map(|(number, push)| async move {
+        send(push, &format!("{name}-{number}"), length, pause).await
+    });
+    let mut latencies = Vec::new();
+    let mut errors = BTreeMap::<String, u64>::new();
+    for (sender, failed) in join_all(sending).await {
+        latencies.extend(sender);
+        for error in failed {
+            *errors.entry(error).or_default() += 1;
+        }
+    }
+    latencies.sort_unstable();
+    let quantile = |part: usize| latencies.get(latencies.len() * part / 100).copied();
+    Outcome {
+        count: latencies.len() as u64,
+        rate: latencies.len() as f64 / begun.elapsed().as_secs_f64(),
+        quantiles: [50, 95, 99].map(|part| quantile(part).unwrap_or_default()),
+        errors,
+    }
+}
+
+/// How long each took, and what was answered to those that were not taken.
+async fn send(
+    push: &Push,
+    name: &str,
+    length: Duration,
+    pause: Option<Duration>,
+) -> (Vec<Duration>, Vec<String>) {
+    let mut sender = Sender::to(&push.url).await;
+    let mut ticks = pause.map(|pause| {
+        let mut ticks = interval(pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    });
+    let (mut latencies, mut errors) = (Vec::new(), Vec::new());
+    let end = Instant::now() + length;
+    while Instant::now() < end {
+        if let Some(ticks) = &mut ticks {
+            ticks.tick().await;
+        }
+        let begun = Instant::now();
+        let answer = push.post(&mut sender, &format!("{name}-{}", latencies.len())).await;
+        latencies.push(begun.elapsed());
+        if answer.status != 202 {
+            errors.push(format!("{} {}", answer.status, answer.body));
+        }
+    }
+    (latencies, errors)
+}
