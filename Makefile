@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test check bench fuzz prepare fmt clean build
+.PHONY: help up down test check audit bench fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -41,6 +41,11 @@ check: build ## Format, lint, queries, contracts, licences: what a change must p
 	cargo deny --log-level error check bans licenses sources
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
+	@deploy/local/audit.sh
+
+audit: ## Look the dependencies up among the known vulnerabilities; fails where it cannot
+	@$(INSTALL) deny
+	@deploy/local/audit.sh --required
 
 # Only what is measured: optimising the other programs would take longer than measuring.
 bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a quiet machine
