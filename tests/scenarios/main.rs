@@ -11,6 +11,8 @@ mod servers;
 mod backup;
 mod model;
 mod callers;
+mod tenants;
+mod wire;
 mod secrets;
 mod readme;
 mod trace;

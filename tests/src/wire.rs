@@ -69,6 +69,10 @@ impl Client {
         // The server ends a call at its deadline; one that does not is worse than late.
         let answer = match timeout(deadline + SILENCE * 10, call).await {
             Ok(Ok(answer)) => answer,
+            // The client may be the first to see that it is too late.
+            Ok(Err(status)) if status.message() == "Timeout expired" => {
+                return Reply { status: Status::deadline_exceeded("too late"), ..reply };
+            }
             Ok(Err(status)) => return Reply { status, ..reply },
             Err(_) => panic!("{} does not even end at its deadline", method.name),
         };
