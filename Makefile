@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help up down test clients check manifests bench load chaos fuzz prepare fmt clean build
+.PHONY: help up down test clients check manifests audit bench load chaos fuzz prepare fmt clean build
 
 # Queries are checked against `.sqlx`, not against whatever DATABASE_URL names; `prepare` alone asks a database.
 export SQLX_OFFLINE := true
@@ -47,6 +47,11 @@ check: build manifests ## Format, lint, queries, contracts, licences, manifests:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo metadata --locked --format-version 1 --manifest-path services/tools/fuzz/Cargo.toml > /dev/null
 	$(BIN)/with-servers -- deploy/local/prepare.sh --check
+	@deploy/local/audit.sh
+
+audit: ## Look the dependencies up among the known vulnerabilities; fails where it cannot
+	@$(INSTALL) deny
+	@deploy/local/audit.sh --required
 
 # Asks the programs which variables they know, so it needs `build`.
 manifests: build ## Render what is for Kubernetes, and check it against schemas, policy and flags

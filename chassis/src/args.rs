@@ -56,11 +56,13 @@ mod tests {
     #[test]
     fn secrets_are_neither_shown_in_help_nor_in_logs() {
         let secret = "correct horse battery staple 1234";
-        let flags = ["database-url", "redis-url", "auth-internal-secret"]
-            .map(|flag| format!("--{flag}={secret}"));
+        let flags =
+            ["database-url", "redis-url", "auth-internal-secret", "auth-internal-secret-also"]
+                .map(|flag| format!("--{flag}={secret}"));
         let config = Config::parse_from(["test".to_owned()].into_iter().chain(flags));
         assert!(!format!("{config:?}").contains(secret), "{config:?}");
-        for id in ["database_url", "redis_url", "auth_internal_secret"] {
+        for id in ["database_url", "redis_url", "auth_internal_secret", "auth_internal_secret_also"]
+        {
             let command = Config::command();
             let arg = command.get_arguments().find(|arg| arg.get_id() == id).expect(id);
             assert!(arg.is_hide_env_values_set(), "{id}");

@@ -33,6 +33,10 @@ pub struct Args {
     #[arg(long, env, hide_env_values = true)]
     pub auth_internal_secret: SecretString,
 
+    /// Another such secret that is believed too, for as long as services change from one to the other.
+    #[arg(long, env, hide_env_values = true)]
+    pub auth_internal_secret_also: Option<SecretString>,
+
     /// File or http(s) URL with the public keys (JWKS) of the identity provider. Unset: no outside tokens.
     #[arg(long, env, requires_all = ["auth_issuer", "auth_audience"])]
     pub auth_jwks: Option<String>,
@@ -77,7 +81,7 @@ impl Auth {
     /// `service` is the name under which other services address this one.
     pub async fn new(service: &str, args: &Args, db: PgPool) -> anyhow::Result<Auth> {
         Ok(Auth(Arc::new(Inner {
-            internal: internal::Internal::new(service, &args.auth_internal_secret)?,
+            internal: internal::Internal::new(service, args)?,
             jwks: jwks::Jwks::new(args).await?,
             keys: key_check::KeyCheck::new(db),
         })))

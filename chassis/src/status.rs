@@ -25,7 +25,7 @@ pub fn internal(error: &(dyn Error + 'static)) -> Status {
 
 /// A request field is missing, malformed, too long or out of range.
 pub fn invalid(field: &str, problem: impl Into<String>) -> Status {
-    let problem = problem.into();
+    let problem = cut(problem.into(), LONGEST_MESSAGE);
     let message = format!("invalid {field}: {problem}");
     let details = ErrorDetails::with_bad_request_violation(field, problem);
     with_details(Reason::InvalidField, message, vec![("field", field.to_owned())], details)
@@ -68,6 +68,16 @@ fn is_away(error: &sqlx::Error) -> bool {
     }
 }
 
+/// A failure travels in headers, of which callers take few KiB: what repeats a caller's own words is
+/// cut. Whoever sends more breaks the connection, with all other calls on it.
+const LONGEST_MESSAGE: usize = 1_000;
+const LONGEST_VALUE: usize = 256;
+
+fn cut(mut text: String, longest: usize) -> String {
+    text.truncate(text.floor_char_boundary(longest));
+    text
+}
+
 /// The one place where a status is put together. Whatever is about a field says so in both
 /// ways that callers know: in our metadata and as a violation.
 pub fn with_details(
@@ -76,8 +86,11 @@ pub fn with_details(
     metadata: Vec<(&str, String)>,
     mut details: ErrorDetails,
 ) -> Status {
-    let metadata: HashMap<String, String> =
-        metadata.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let message = cut(message, LONGEST_MESSAGE);
+    let metadata: HashMap<String, String> = metadata
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), cut(value, LONGEST_VALUE)))
+        .collect();
     if let (Some(field), None) = (metadata.get("field"), details.bad_request()) {
         details.add_bad_request_violation(field, &message);
     }
@@ -105,5 +118,15 @@ mod tests {
         let status = invalid("title", "at most 200 characters");
         let violations = status.get_error_details().bad_request().unwrap().field_violations.clone();
         assert_eq!(violations.len(), 1, "a violation is told twice: {violations:?}");
+    }
+
+    #[test]
+    fn a_failure_fits_into_headers_whatever_it_is_about() {
+        let long = "🪢".repeat(1 << 18);
+        let status = invalid("message", long.as_str());
+        assert!(status.message().len() + status.details().len() < 4_096);
+        let error = io::Error::other(long.clone());
+        let status = super::status(Reason::InvalidField, &error, vec![("field", long)]);
+        assert!(status.message().len() + status.details().len() < 4_096);
     }
 }

@@ -28,7 +28,11 @@ pub struct Collector {
 }
 
 #[derive(Default)]
-struct Seen(Mutex<Vec<Span>>);
+struct Seen {
+    spans: Mutex<Vec<Span>>,
+    /// Everything that came, in words.
+    text: Mutex<String>,
+}
 
 #[derive(Debug, Clone)]
 pub struct Span {
@@ -54,7 +58,12 @@ impl Collector {
     }
 
     pub fn spans(&self) -> Vec<Span> {
-        self.seen.0.lock().unwrap().clone()
+        self.seen.spans.lock().unwrap().clone()
+    }
+
+    /// All that was ever sent, attributes, events and metrics included.
+    pub fn text(&self) -> String {
+        self.seen.text.lock().unwrap().clone()
     }
 }
 
@@ -64,11 +73,12 @@ impl TraceService for Seen {
         &self,
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.text.lock().unwrap().push_str(&format!("{:?}\n", request.get_ref()));
         let hex = |bytes: &[u8]| data_encoding::HEXLOWER.encode(bytes);
         for resource in request.into_inner().resource_spans {
             let service = service_name(resource.resource.unwrap_or_default());
             let spans = resource.scope_spans.into_iter().flat_map(|scope| scope.spans);
-            self.0.lock().unwrap().extend(spans.map(|span| Span {
+            self.spans.lock().unwrap().extend(spans.map(|span| Span {
                 service: service.clone(),
                 name: span.name,
                 trace: hex(&span.trace_id),
@@ -88,13 +98,13 @@ fn service_name(resource: Resource) -> String {
     }
 }
 
-/// Takes the metrics, so that nobody complains about a collector that does not.
 #[tonic::async_trait]
 impl MetricsService for Seen {
     async fn export(
         &self,
-        _: Request<ExportMetricsServiceRequest>,
+        request: Request<ExportMetricsServiceRequest>,
     ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        self.text.lock().unwrap().push_str(&format!("{:?}\n", request.get_ref()));
         Ok(Response::new(Default::default()))
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use local::Service;
-use prost_reflect::DescriptorPool;
+use prost_reflect::{DescriptorPool, MessageDescriptor};
 use proto::auth::v1::{Scope, scope_of};
 use tokio::time::timeout;
 use tonic::{Request, Status, client::Grpc};
@@ -23,6 +23,10 @@ pub struct Method {
     /// Who serves it.
     pub service: Service,
     pub scope: Scope,
+    /// What it is asked with.
+    pub input: MessageDescriptor,
+    /// What it answers with, once or as a stream.
+    pub output: MessageDescriptor,
 }
 
 /// Every RPC of the four services, by name.
@@ -36,7 +40,8 @@ pub fn methods() -> Vec<Method> {
         for method in service.methods() {
             let name = format!("{}/{}", service.full_name(), method.name());
             let scope = scope_of(&format!("/{name}")).unwrap();
-            methods.push(Method { name, service: home.unwrap(), scope });
+            let (input, output) = (method.input(), method.output());
+            methods.push(Method { name, service: home.unwrap(), scope, input, output });
         }
     }
     methods.sort_by(|one, other| one.name.cmp(&other.name));

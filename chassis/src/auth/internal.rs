@@ -7,7 +7,7 @@ use proto::auth::v1::Scope;
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 
-use super::{Caller, Error, Kind, Scopes, caller::is_subject};
+use super::{Args, Caller, Error, Kind, Scopes, caller::is_subject};
 use crate::Tenant;
 
 pub const ALGORITHM: Algorithm = Algorithm::HS256;
@@ -21,7 +21,8 @@ const LEEWAY_SECONDS: u64 = 5;
 
 pub struct Internal {
     encoding: EncodingKey,
-    decoding: DecodingKey,
+    /// More than one while the secret changes.
+    decoding: Vec<DecodingKey>,
     validation: Validation,
 }
 
@@ -37,19 +38,18 @@ struct Claims {
 }
 
 impl Internal {
-    pub fn new(service: &str, secret: &SecretString) -> anyhow::Result<Internal> {
-        let secret = secret.expose_secret().as_bytes();
-        anyhow::ensure!(secret.len() >= 32, "AUTH_INTERNAL_SECRET is shorter than 32 bytes");
+    pub fn new(service: &str, args: &Args) -> anyhow::Result<Internal> {
+        let secret = bytes("AUTH_INTERNAL_SECRET", &args.auth_internal_secret)?;
+        let mut decoding = vec![DecodingKey::from_secret(secret)];
+        if let Some(also) = &args.auth_internal_secret_also {
+            decoding.push(DecodingKey::from_secret(bytes("AUTH_INTERNAL_SECRET_ALSO", also)?));
+        }
         let mut validation = Validation::new(ALGORITHM);
         validation.leeway = LEEWAY_SECONDS;
         validation.set_issuer(&[ISSUER]);
         validation.set_audience(&[service]);
         validation.set_required_spec_claims(&["iss", "aud", "exp", "sub"]);
-        Ok(Internal {
-            encoding: EncodingKey::from_secret(secret),
-            decoding: DecodingKey::from_secret(secret),
-            validation,
-        })
+        Ok(Internal { encoding: EncodingKey::from_secret(secret), decoding, validation })
     }
 
     pub fn sign(&self, callee: &str, caller: &Caller) -> String {
@@ -68,9 +68,9 @@ impl Internal {
     }
 
     pub fn verify(&self, token: &str) -> Result<Caller, Error> {
-        let claims: Claims = jsonwebtoken::decode(token, &self.decoding, &self.validation)
-            .map_err(|_| Error::Unauthenticated("internal token"))?
-            .claims;
+        let read = |key| jsonwebtoken::decode::<Claims>(token, key, &self.validation).ok();
+        let read = self.decoding.iter().find_map(read);
+        let claims = read.ok_or(Error::Unauthenticated("internal token"))?.claims;
         let latest = get_current_timestamp() + LIFETIME_SECONDS + LEEWAY_SECONDS;
         if claims.exp > latest || !is_subject(&claims.sub) {
             return Err(Error::Unauthenticated("internal token lives too long or names nobody"));
@@ -82,4 +82,10 @@ impl Internal {
             kind: Kind::Service,
         })
     }
+}
+
+fn bytes<'a>(name: &str, secret: &'a SecretString) -> anyhow::Result<&'a [u8]> {
+    let secret = secret.expose_secret().as_bytes();
+    anyhow::ensure!(secret.len() >= 32, "{name} is shorter than 32 bytes");
+    Ok(secret)
 }

@@ -1,5 +1,6 @@
 use std::fs;
 
+use chassis::auth::{Caller, Kind, Scopes};
 use expect_test::expect;
 use jsonwebtoken::{
     Algorithm, EncodingKey, Header, encode, get_current_timestamp,
@@ -11,7 +12,7 @@ use sqlx::PgPool;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
-use crate::rig::{Rig, SECRET, args, bearer, eventually, explain, free_port};
+use crate::rig::{Rig, SECRET, acme, args, bearer, eventually, explain, free_port};
 
 /// An identity provider: a private key, and a file with the public one.
 struct Provider {
@@ -183,4 +184,36 @@ async fn an_internal_token_is_for_one_service_and_one_minute(db: PgPool) {
         let refused = rig.list(&sign(name, value.clone())).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated, "{name} {value}");
     }
+}
+
+#[sqlx::test]
+async fn the_internal_secret_changes_while_services_go_on_calling_each_other(db: PgPool) {
+    const NEXT: &str = "fedcba9876543210fedcba9876543210";
+    let stage = async |own: &str, also: Option<&str>| {
+        let mut flags = vec![format!("--auth-internal-secret={own}")];
+        flags.extend(also.map(|also| format!("--auth-internal-secret-also={also}")));
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        Rig::with(db.clone(), args(&flags)).await
+    };
+    let stages = [
+        stage(SECRET, None).await,
+        stage(SECRET, Some(NEXT)).await,
+        stage(NEXT, Some(SECRET)).await,
+        stage(NEXT, None).await,
+    ];
+    let caller = Caller {
+        tenant: acme(),
+        subject: "ada".to_owned(),
+        scopes: Scopes::from_names(["read"]),
+        kind: Kind::ApiKey,
+    };
+    // While a deployment rolls, services of two stages next to each other run at once.
+    for pair in stages.windows(2) {
+        for (caller_side, callee) in [(&pair[0], &pair[1]), (&pair[1], &pair[0])] {
+            callee.list(&caller_side.auth.vouch("models", &caller)).await.unwrap();
+        }
+    }
+    let old = stages[0].auth.vouch("models", &caller);
+    let refused = stages[3].list(&old).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unauthenticated);
 }
