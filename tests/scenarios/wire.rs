@@ -7,7 +7,7 @@
 mod damage;
 
 use std::{
-    env, fs,
+    fs,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -16,15 +16,16 @@ use futures::{StreamExt as _, stream};
 use local::Service;
 use proto::auth::v1::Scope;
 use serde_json::json;
-use tests::{Client, Method, Reply, World, hmac_of, methods};
+use tests::{
+    Client, Method, Reply, World,
+    chaos::{Dice, seed, variable},
+    hmac_of, methods,
+};
 use tokio::time::Instant;
 use tonic::Code;
 use tonic_types::StatusExt as _;
 
-use crate::{
-    model::Dice,
-    tenants::{belongings, request_of},
-};
+use crate::tenants::{belongings, request_of};
 
 const SECONDS: u64 = 10;
 
@@ -36,8 +37,7 @@ const SHOWN: usize = 400;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_sent_is_answered_as_documented() {
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64;
-    let seed = variable("WIRE_SEED").unwrap_or(clock % 1_000_000);
+    let seed = seed("WIRE_SEED");
     let seconds = variable("WIRE_SECONDS").unwrap_or(SECONDS);
     eprintln!("WIRE_SEED={seed} WIRE_SECONDS={seconds}");
     let mut dice = Dice(seed);
@@ -136,9 +136,4 @@ fn insiders(world: &mut World) -> Vec<Client> {
 
 fn service_index(service: Service) -> usize {
     Service::ALL.iter().position(|other| *other == service).unwrap()
-}
-
-fn variable(name: &str) -> Option<u64> {
-    let value = env::var(name).ok()?;
-    Some(value.parse().unwrap_or_else(|_| panic!("{name} is not a number: {value}")))
 }

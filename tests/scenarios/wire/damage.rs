@@ -2,9 +2,7 @@
 
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MapKey, ReflectMessage as _, Value};
-use tests::Method;
-
-use crate::model::Dice;
+use tests::{Method, chaos::Dice};
 
 /// How many kinds of damage there are.
 pub const KINDS: usize = 8;
