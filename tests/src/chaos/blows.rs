@@ -179,9 +179,6 @@ impl Blows {
                 postgres.kill().await.unwrap();
                 sleep(self.dice.millis(0, 1500)).await;
                 postgres.restart().await.unwrap();
-                // Heartbeats wait for connections like everything else, and some wait longer.
-                let sessions = (0..REPLICAS).map(|index| Victim::Replica(Service::Session, index));
-                self.excused.extend(sessions);
                 return self.note("postgres is back");
             }
             Victim::Redis => {

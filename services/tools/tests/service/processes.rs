@@ -249,7 +249,8 @@ async fn signals_arrive_and_deadly_ones_are_told(db: PgPool) {
 async fn terminating_ends_the_tree_and_can_be_repeated(db: PgPool) {
     let world = World::start(db).await;
     let shell = Shell::new(&world);
-    let script = "trap '' TERM INT; setsid bash -c 'while :; do echo x >> beats; sleep 0.01; done'";
+    let script =
+        "trap '' TERM INT; setsid --wait bash -c 'while :; do echo x >> beats; sleep 0.01; done'";
     let process = shell.start(script).await;
     let ended = shell.terminate(&process.process_id).await.unwrap();
     assert_eq!((ended.status(), ended.reason.as_str()), (State::Terminated, "tests terminated it"));
