@@ -1,6 +1,6 @@
 //! The way from a tool's evaluation and execution to the machine's inputs.
 
-use std::{sync::Arc, time::Duration};
+use std::{error::Error as _, iter, sync::Arc, time::Duration};
 
 use chassis::Caller;
 use proto::{
@@ -13,7 +13,7 @@ use proto::{
 };
 use serde_json::Value;
 use tokio::time::sleep;
-use tonic::{Code, Status, Streaming};
+use tonic::{Code, Status, Streaming, TimeoutExpired};
 use tonic_types::StatusExt as _;
 use tracing::warn;
 
@@ -110,14 +110,26 @@ pub async fn execute(
 /// pass is there.
 async fn is_worth_another<T>(attempt: &mut u32, answer: &Result<T, Status>) -> bool {
     let Err(status) = answer else { return false };
-    let late = matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled);
-    if late || *attempt == ATTEMPTS || !is_passing(status) {
+    if is_late(status) || *attempt == ATTEMPTS || !is_passing(status) {
         return false;
     }
     warn!(%status, "the tools service does not answer, trying again");
     sleep(PAUSE * 2_u32.pow(*attempt - 1)).await;
     *attempt += 1;
     true
+}
+
+/// Whether time ran out, here or there. A connection that ends under a call cancels it too, but that
+/// is the transport's word and has another source.
+fn is_late(status: &Status) -> bool {
+    let mut sources = iter::successors(status.source(), |&error| error.source());
+    match status.code() {
+        Code::DeadlineExceeded => true,
+        Code::Cancelled => {
+            status.source().is_none() || sources.any(|error| error.is::<TimeoutExpired>())
+        }
+        _ => false,
+    }
 }
 
 /// Whether the tools service has seen this call before: it was taken, and its answer was lost.

@@ -7,10 +7,10 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, codegen::BoxStream};
 
-use super::invalid;
+use super::{invalid, mcp_servers};
 use crate::{
     error::{Error, Result},
-    mcp::{Address, Server, Servers, Wanted, Watch},
+    mcp::{Address, Server, Servers, Wanted, Watch, is_server_id},
     store,
 };
 
@@ -37,6 +37,10 @@ impl McpEventService for Api {
             request.into_inner();
         if !(1..=LONGEST_SUBSCRIPTION).contains(&subscription.chars().count()) {
             return Err(invalid("subscription", "expected 1 to 2,000 characters").into());
+        }
+        let project = mcp_servers::project(project)?;
+        if !is_server_id(&id) {
+            return Err(Error::PolicyNotFound(id).into());
         }
         let server = load(&self.db, &tenant, &project, &id).await?;
         let Address::Url(url) = &server.address else {

@@ -85,7 +85,7 @@ pub async fn delete(
     Ok(pb::DeleteMcpServerResponse {})
 }
 
-fn project(project: String) -> Result<String> {
+pub fn project(project: String) -> Result<String> {
     match project.chars().count() > LONGEST_PROJECT || project.contains('\0') {
         true => Err(invalid("project", "expected at most 200 characters, and no NUL")),
         false => Ok(project),
