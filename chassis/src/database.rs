@@ -135,6 +135,15 @@ mod tests {
     }
 
     #[sqlx::test(migrations = false)]
+    async fn a_text_that_cannot_be_stored_is_the_callers_mistake(db: PgPool) {
+        for (query, text) in [("select $1::text", "a\0b"), ("select $1::jsonb", r#""a\u0000b""#)] {
+            let refused = sqlx::query(query).bind(text).execute(&db).await.unwrap_err();
+            let code = crate::database_error(&refused).code();
+            assert_eq!(code, tonic::Code::InvalidArgument, "{query}: {refused}");
+        }
+    }
+
+    #[sqlx::test(migrations = false)]
     async fn replicas_that_start_together_migrate_once(test: PgPool) {
         test.execute("drop schema if exists auth cascade").await.unwrap();
         let replica = async || {

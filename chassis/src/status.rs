@@ -46,8 +46,15 @@ pub fn database_error(error: &sqlx::Error) -> Status {
         tracing::warn!(%error, "postgres does not answer");
         return unavailable("postgres", RETRY);
     }
+    if has_code(error, &UNSTORABLE) {
+        return invalid("request", "a text in it contains NUL, which no text here may");
+    }
     internal(error)
 }
+
+/// A NUL in a text, and in a text inside of JSON. Fields whose form is known are refused by name
+/// before they come this far; this is for all others, and nothing was written.
+const UNSTORABLE: [&str; 2] = ["22021", "22P05"];
 
 /// What passes: 08 is a broken connection, 25006 a primary that became a standby, 25P03 a
 /// transaction that we were too busy to go on with, 40 a conflict, 53 exhausted resources, 55P03 a
@@ -58,14 +65,17 @@ fn is_away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(error) => error.kind() != io::ErrorKind::InvalidData,
         sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed | sqlx::Error::WorkerCrashed => true,
-        sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| PASSING.iter().any(|class| code.starts_with(class)))
-        }
+        sqlx::Error::Database(_) => has_code(error, &PASSING),
         // Whoever stands before Postgres takes the connection and hangs up when there is none; sqlx
         // reads nothing where it expects a word about TLS.
         sqlx::Error::Protocol(problem) => problem.contains("response from SSLRequest: 0x00"),
         _ => false,
     }
+}
+
+fn has_code(error: &sqlx::Error, classes: &[&str]) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| classes.iter().any(|class| code.starts_with(class)))
 }
 
 /// A failure travels in headers, of which callers take few KiB: what repeats a caller's own words is
