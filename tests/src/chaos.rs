@@ -89,7 +89,7 @@ pub async fn run(run: Run) -> Report {
 
     let mut tally = Tally::default();
     let mut left = run.length;
-    let mut blows = Blows::new(stage, Dice(dice.next()), run.pause);
+    let mut blows = Blows::new(stage, Dice(dice.roll()), run.pause);
     while !left.is_zero() {
         let length = left.min(ROUND);
         left -= length;
@@ -133,7 +133,7 @@ async fn round(
     for number in 0..PEOPLE {
         let person = Person {
             number,
-            dice: Dice(dice.next()),
+            dice: Dice(dice.roll()),
             replicas: replicas.to_vec(),
             places: places.clone(),
         };
@@ -142,7 +142,7 @@ async fn round(
     let mut readers = Vec::new();
     for number in 0..READERS {
         let place = places[number % SESSIONS].clone();
-        let dice = Dice(dice.next());
+        let dice = Dice(dice.roll());
         let reading = people::read(place, replicas.to_vec(), dice, stopped.clone());
         readers.push(tokio::spawn(reading));
     }

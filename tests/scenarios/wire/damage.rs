@@ -77,14 +77,14 @@ pub fn done(dice: &mut Dice, kind: usize, method: &Method, request: &DynamicMess
                     bytes.push(0xff);
                     bytes.extend(text);
                 }
-                _ => varint(&mut bytes, dice.next()),
+                _ => varint(&mut bytes, dice.roll()),
             }
             bytes
         }
         // A length that promises more than there is, or than fits.
         6 => {
             varint(&mut bytes, (1 << 3) | 2);
-            varint(&mut bytes, dice.next() >> dice.below(64));
+            varint(&mut bytes, dice.roll() >> dice.below(64));
             bytes
         }
         _ => nested(dice, method),
@@ -156,14 +156,14 @@ fn text(dice: &mut Dice) -> String {
 }
 
 fn random(dice: &mut Dice, most: usize) -> Vec<u8> {
-    (0..dice.below(most)).map(|_| dice.next() as u8).collect()
+    (0..dice.below(most)).map(|_| dice.roll() as u8).collect()
 }
 
 fn damage(dice: &mut Dice, bytes: &mut Vec<u8>) {
     let at = dice.below(bytes.len() + 1);
     match dice.below(3) {
         0 => bytes.truncate(at),
-        1 => bytes.insert(at, dice.next() as u8),
+        1 => bytes.insert(at, dice.roll() as u8),
         _ => {
             if let Some(byte) = bytes.get_mut(at) {
                 *byte ^= 1 << dice.below(8);

@@ -7,7 +7,7 @@ use std::{
 pub struct Dice(pub u64);
 
 impl Dice {
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -15,7 +15,7 @@ impl Dice {
     }
 
     pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
+        (self.roll() % end as u64) as usize
     }
 
     pub fn choose<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
@@ -23,7 +23,7 @@ impl Dice {
     }
 
     pub fn millis(&mut self, from: u64, to: u64) -> Duration {
-        Duration::from_millis(from + self.next() % (to - from))
+        Duration::from_millis(from + self.roll() % (to - from))
     }
 }
 

@@ -107,7 +107,7 @@ impl Occasions {
 
     pub fn senders(&self, dice: &mut Dice, stopped: &watch::Receiver<bool>) -> Vec<JoinHandle<()>> {
         let sender = |number| {
-            let sending = send(self.api.clone(), number, Dice(dice.next()), stopped.clone());
+            let sending = send(self.api.clone(), number, Dice(dice.roll()), stopped.clone());
             tokio::spawn(sending)
         };
         (0..SENDERS).map(sender).collect()
