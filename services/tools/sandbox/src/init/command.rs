@@ -98,8 +98,9 @@ fn start(
 
     let mut attributes = PosixSpawnAttr::init()?;
     attributes.set_sigmask(&SigSet::empty())?;
-    // Ours is ignored, as in every program of this language.
-    attributes.set_sigdefault(&SigSet::from(Signal::SIGPIPE))?;
+    // What we ignore, as every program of this language does, and what whoever started the service
+    // ignores, such as `nohup`: a shell cannot trap what was ignored before it began.
+    attributes.set_sigdefault(&SigSet::all())?;
     attributes.set_flags(
         PosixSpawnFlags::POSIX_SPAWN_SETSIGMASK
             | PosixSpawnFlags::POSIX_SPAWN_SETSIGDEF
