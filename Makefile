@@ -68,7 +68,7 @@ bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a qu
 load: ## Put load on release builds with ghz, and print how they did
 	@$(INSTALL) cc postgres redis ghz
 ifeq ($(LOAD_DEBUG),true)
-	cargo build --workspace $(addprefix --bin ,$(LOADED))
+	cargo build --workspace --all-targets
 	@$(BIN)/load
 else
 	cargo build --release --workspace $(addprefix --bin ,$(LOADED))

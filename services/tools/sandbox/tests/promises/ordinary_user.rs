@@ -8,7 +8,11 @@ use nix::unistd::geteuid;
 
 use crate::bench::{INIT, init};
 
-/// Runs all other tests again as a user without any rights, from a place that user can reach.
+/// Ignores what a service ignores that was started in the background of a script, or by `nohup`.
+const IGNORING: &str = r#"trap '' HUP INT QUIT; exec "$0""#;
+
+/// Runs all other tests again as a user without any rights, from a place that user can reach, and
+/// with signals ignored that commands should get all the same.
 #[test]
 fn everything_holds_for_an_ordinary_user() {
     if !geteuid().is_root() {
@@ -22,7 +26,7 @@ fn everything_holds_for_an_ordinary_user() {
     fs::copy(init(), &init_copy).unwrap();
 
     let output = Command::new("runuser")
-        .args(["-u", "nobody", "--"])
+        .args(["-u", "nobody", "--", "bash", "-c", IGNORING])
         .arg(&tests)
         .current_dir("/")
         .env(INIT, &init_copy)
