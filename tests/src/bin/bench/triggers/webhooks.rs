@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use futures::future::{join_all, try_join_all};
-use local::Service;
+use local::{Fleet, Service};
 use tests::{Push, Sender};
 
-use super::taker;
 use crate::{baseline, quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
 
 /// How many senders there are, each with a trigger of its own, because one may only fire so often.
@@ -16,8 +15,12 @@ const SENDERS: usize = 32;
 
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     eprintln!("{SENDERS} senders post webhooks …");
-    // What is received is delivered one at a time: what is measured is that it is safe.
-    let plan = taker::plan().await?.env_of(Service::Triggers, "DELIVERIES", "1");
+    // What is received is made into turns one at a time: turns are measured elsewhere.
+    let plan = Fleet::plan().env_of(Service::Triggers, "DAILY_QUOTA", "1000000000").env_of(
+        Service::Triggers,
+        "DELIVERIES",
+        "1",
+    );
     let mut stage = Stage::with(scale, plan).await?;
     let client = stage.client();
     let session = client.create_session().await;
