@@ -5,10 +5,11 @@ use std::{str::FromStr as _, time::Duration};
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::{
-    Executor as _, PgPool, Postgres, Transaction,
+    Connection as _, Executor as _, PgConnection, PgPool, Postgres, Transaction,
     migrate::Migrator,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio::time::{Instant, timeout};
 
 use crate::args::seconds;
 
@@ -74,6 +75,54 @@ pub async fn begin(
     let db = db.clone();
     let beginning = tokio::spawn(async move { db.begin_with(statement).await });
     beginning.await.unwrap_or(Err(sqlx::Error::WorkerCrashed))
+}
+
+/// A connection that one task keeps for as long as it works. The pool would ask it whether it lives
+/// before each statement and after it; here it is asked when it has rested, and given up when a
+/// statement fails or takes too long.
+pub struct Own {
+    db: PgPool,
+    silence: Duration,
+    connection: Option<(PgConnection, Instant)>,
+}
+
+/// Whoever was fine so recently still is.
+const FRESH: Duration = Duration::from_secs(1);
+
+impl Own {
+    /// To the same database as the pool, beside it. Postgres itself gives up on statements before
+    /// `silence`, which is for a connection on which nothing comes any more.
+    pub fn new(db: PgPool, silence: Duration) -> Own {
+        Own { db, silence, connection: None }
+    }
+
+    pub async fn run<T, E: From<sqlx::Error>>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, E>,
+    ) -> Result<T, E> {
+        let mut connection = match self.rested().await {
+            Some(connection) => connection,
+            None => self.db.acquire().await?.detach(),
+        };
+        let answer = timeout(self.silence, statement(&mut connection)).await;
+        let answer = answer.map_err(|elapsed| sqlx::Error::Io(elapsed.into()))??;
+        self.connection = Some((connection, Instant::now()));
+        Ok(answer)
+    }
+
+    /// The one from before, if it still lives.
+    async fn rested(&mut self) -> Option<PgConnection> {
+        let (mut connection, used) = self.connection.take()?;
+        if used.elapsed() > FRESH {
+            timeout(ACQUIRE, connection.ping()).await.ok()?.ok()?;
+        }
+        Some(connection)
+    }
+}
+
+/// How long to wait for a statement before its connection is given up.
+pub fn silence(args: &Args) -> Duration {
+    args.database_statement_timeout + ACQUIRE
 }
 
 /// Brings the chassis' own schema and then the service's up to date. Replicas

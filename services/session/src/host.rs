@@ -32,7 +32,7 @@ use crate::{
     evidence::SigningKey,
     flusher::Flusher,
     ids::{ReplicaId, WorkspaceId},
-    lanes::{self, Lanes},
+    lanes::Lanes,
     offer::{self, Offer},
     recent::Recent,
     shipped::Shipped,
@@ -145,7 +145,7 @@ impl Host {
             lanes: Lanes::new(
                 &db,
                 config.turn_connections.into(),
-                lanes::silence(&config.chassis.database),
+                chassis::database::silence(&config.chassis.database),
             )?,
             db,
             bus,

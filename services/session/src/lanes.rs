@@ -22,12 +22,6 @@ const FRESH: Duration = Duration::from_secs(1);
 const FREE: Duration = Duration::from_secs(5);
 const ALIVE: Duration = Duration::from_secs(1);
 
-/// How long a statement may take before its connection is given up. Postgres itself gives up
-/// on statements earlier; this is for a connection on which nothing comes any more.
-pub fn silence(args: &chassis::database::Args) -> Duration {
-    args.database_statement_timeout + FREE
-}
-
 #[derive(Clone)]
 pub struct Lanes {
     pool: Pool<Connector>,

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, api, bus::Bus, config::Serve, courier, facts, flusher::Flusher, heart, host::Host,
-    hub::Hub, ids::ReplicaId, keeper, lanes, lifecycle::Lifecycle, metrics, patrol, purge,
+    hub::Hub, ids::ReplicaId, keeper, lifecycle::Lifecycle, metrics, patrol, purge,
     store::replicas, work, worker,
 };
 
@@ -34,7 +34,7 @@ pub async fn serve(
     let _done = done.clone().drop_guard();
     let replica = ReplicaId::new();
     let bus = Bus::start(redis.clone(), replica, done.clone());
-    let silence = lanes::silence(&config.chassis.database);
+    let silence = chassis::database::silence(&config.chassis.database);
     let flusher = Flusher::start(&db, &bus, replica, config.flushers, silence, &done);
     let hub = Hub::start(&bus, db.clone(), done.clone());
     let lifecycle = Lifecycle::start(&bus, db.clone(), done.clone());

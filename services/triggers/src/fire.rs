@@ -1,8 +1,8 @@
 //! The one fire path. Whatever fires a trigger becomes a [`Candidate`], is stored with the verdict
 //! on it, and is then delivered or on record as dropped.
 
+use chassis::database::Own;
 use jiff::Timestamp;
-use sqlx::PgPool;
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::error;
@@ -37,7 +37,7 @@ struct Arrival {
 
 impl Fire {
     pub fn start(
-        db: PgPool,
+        db: Own,
         clock: Clock,
         limits: Limits,
         deliverer: Deliverer,
@@ -84,7 +84,7 @@ pub fn inactive(trigger: &Trigger, now: Timestamp) -> Option<Drop> {
 
 /// While one batch is written the next one grows.
 async fn take_in(
-    db: PgPool,
+    mut db: Own,
     clock: Clock,
     limits: Limits,
     deliverer: Deliverer,
@@ -104,9 +104,10 @@ async fn take_in(
         let (candidates, answers): (Vec<_>, Vec<_>) =
             batch.drain(..).map(|arrival| (arrival.candidate, arrival.answer)).unzip();
         let lease = deliverer.lease();
-        let stored =
-            store::firings::record(&db, &candidates, clock.now(), limits.daily_quota, lease).await;
-        match stored {
+        let (now, quota) = (clock.now(), limits.daily_quota);
+        let record =
+            async |db: &mut _| store::firings::record(db, &candidates, now, quota, lease).await;
+        match db.run(record).await {
             Ok(receipts) => {
                 // Handed over first: whoever is answered may send the next one, which goes behind.
                 deliverer.hand_over(pending(candidates, &receipts));

@@ -1,6 +1,9 @@
 use std::sync::Arc;
 
-use chassis::{Auth, Server, database};
+use chassis::{
+    Auth, Server,
+    database::{self, Own},
+};
 use tokio::{net::TcpListener, sync::Notify};
 use tokio_util::sync::CancellationToken;
 
@@ -35,7 +38,7 @@ pub async fn serve(
     let _done = done.clone().drop_guard();
     let deliverer = Deliverer::start(&config, db.clone(), clock.clone(), sessions.clone());
     let fire = Fire::start(
-        db.clone(),
+        Own::new(db.clone(), database::silence(&config.chassis.database)),
         clock.clone(),
         config.limits.clone(),
         deliverer.clone(),

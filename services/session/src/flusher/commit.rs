@@ -1,7 +1,8 @@
 use std::{collections::HashMap, mem, sync::Arc, time::Duration};
 
-use sqlx::{PgConnection, PgPool};
-use tokio::time::{sleep, timeout};
+use chassis::database::Own;
+use sqlx::PgPool;
+use tokio::time::sleep;
 use tracing::{error, warn};
 
 use super::{
@@ -28,9 +29,7 @@ pub struct Committer {
     db: PgPool,
     bus: Bus,
     replica: ReplicaId,
-    silence: Duration,
-    /// Its own, for as long as it works.
-    connection: Option<PgConnection>,
+    connection: Own,
 }
 
 impl Committer {
@@ -41,7 +40,8 @@ impl Committer {
         replica: ReplicaId,
         silence: Duration,
     ) -> Committer {
-        Committer { shard, db, bus, replica, silence, connection: None }
+        let connection = Own::new(db.clone(), silence);
+        Committer { shard, db, bus, replica, connection }
     }
 
     pub async fn run(mut self) {
@@ -65,7 +65,10 @@ impl Committer {
         let mut batches = vec![flights];
         while let Some(mut flights) = batches.pop() {
             let result = match batch(self.replica, &flights) {
-                Ok(batch) => self.flush(&batch).await,
+                Ok(batch) => {
+                    let flush = async |db: &mut _| flush::flush(db, self.replica, &batch).await;
+                    self.connection.run(flush).await
+                }
                 Err(error) => Err(sqlx::Error::Encode(Box::new(error))),
             };
             match result {
@@ -95,18 +98,6 @@ impl Committer {
             }
         }
         carried
-    }
-
-    /// One round trip. A connection that fails at it is not used again.
-    async fn flush(&mut self, batch: &Batch<'_>) -> Result<Vec<Answer>, sqlx::Error> {
-        let mut connection = match self.connection.take() {
-            Some(connection) => connection,
-            None => self.db.acquire().await?.detach(),
-        };
-        let flush = timeout(self.silence, flush::flush(&mut connection, self.replica, batch));
-        let answers = flush.await.unwrap_or_else(|elapsed| Err(sqlx::Error::Io(elapsed.into())))?;
-        self.connection = Some(connection);
-        Ok(answers)
     }
 
     /// Publishes what was committed and returns the flights that were not.

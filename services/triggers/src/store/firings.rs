@@ -47,19 +47,18 @@ pub async fn record(
                 $13::int[], $14::bool[], $15::text[])
             with ordinality as n(id, tenant_id, trigger_id, subject, source, delivery_id,
                 due_at, fired_at, missed, envelope, payload, route, most, unthrottled, drop_reason, place)
+        ), first as (
+            select distinct on (n.trigger_id, n.delivery_id)
+                n.id, n.tenant_id, n.trigger_id, n.delivery_id, n.most, n.unthrottled, n.place
+            from new n where n.drop_reason = '' order by n.trigger_id, n.delivery_id, n.place
         ), fresh as materialized (
-            select n.*,
+            select n.id, n.tenant_id, n.trigger_id, n.most, n.unthrottled, n.place,
                 row_number() over (partition by n.trigger_id, n.unthrottled order by n.place) as nth,
                 count(*) over (partition by n.trigger_id, n.unthrottled) as together
-            from new n
-            where n.drop_reason = ''
-                and not exists (
-                    select from triggers.firing f
-                    where f.trigger_id = n.trigger_id and f.delivery_id = n.delivery_id and f.status <> 'dropped')
-                and not exists (
-                    select from new m
-                    where m.trigger_id = n.trigger_id and m.delivery_id = n.delivery_id
-                        and m.drop_reason = '' and m.place < n.place)
+            from first n
+            where not exists (
+                select from triggers.firing f
+                where f.trigger_id = n.trigger_id and f.delivery_id = n.delivery_id and f.status <> 'dropped')
         ), counted as (
             -- In the order of their keys, so that no two statements wait for each other.
             insert into triggers.throttle as t (trigger_id, minute, count)
@@ -69,10 +68,14 @@ pub async fn record(
             set count = case when t.minute >= excluded.minute then t.count else 0 end + excluded.count,
                 minute = greatest(t.minute, excluded.minute)
             returning t.trigger_id, t.count
+        ), counts as (
+            -- Looked up and not joined: nobody can tell a plan beforehand how many there are, and it
+            -- would compare each with each.
+            select jsonb_object_agg(c.trigger_id, c.count) as of from counted c
         ), passed as materialized (
-            select f.*,
-                not f.unthrottled and c.count - f.together + f.nth > f.most as throttled
-            from fresh f left join counted c using (trigger_id)
+            select f.id, f.tenant_id, f.place,
+                not f.unthrottled and (c.of ->> f.trigger_id)::bigint - f.together + f.nth > f.most as throttled
+            from fresh f cross join counts c
         ), charged as (
             insert into triggers.account as a (tenant_id, day, count)
             select p.tenant_id, $17, count(*) from passed p
@@ -81,35 +84,37 @@ pub async fn record(
             set count = case when a.day >= excluded.day then a.count else 0 end + excluded.count,
                 day = greatest(a.day, excluded.day)
             returning a.tenant_id, a.count
+        ), charges as (
+            select jsonb_object_agg(c.tenant_id, c.count) as of from charged c
         ), paid as (
             select p.id,
                 case
                     when p.throttled then 'throttled'
-                    when c.count - sum(1) over (partition by p.tenant_id, p.throttled)
+                    when (c.of ->> p.tenant_id)::bigint - sum(1) over (partition by p.tenant_id, p.throttled)
                         + row_number() over (partition by p.tenant_id, p.throttled order by p.place) > $18
                         then 'quota'
                     else ''
                 end as drop_reason
-            from passed p left join charged c using (tenant_id)
+            from passed p cross join charges c
         ), judged as materialized (
-            select n.*, coalesce(p.drop_reason, nullif(n.drop_reason, ''), 'duplicate') as verdict
+            select n.id, coalesce(p.drop_reason, nullif(n.drop_reason, ''), 'duplicate') as verdict
             from new n left join paid p using (id)
         ), pending as (
             insert into triggers.firing (id, tenant_id, trigger_id, subject, source, delivery_id, status,
                 due_at, fired_at, missed, envelope, payload, route, not_before)
-            select j.id, j.tenant_id, j.trigger_id, j.subject, j.source, j.delivery_id, 'pending',
-                j.due_at, j.fired_at, j.missed, j.envelope, j.payload, j.route,
+            select n.id, n.tenant_id, n.trigger_id, n.subject, n.source, n.delivery_id, 'pending',
+                n.due_at, n.fired_at, n.missed, n.envelope, n.payload, n.route,
                 clock_timestamp() + make_interval(secs => $19)
-            from judged j where j.verdict = '' order by j.trigger_id, j.delivery_id
+            from new n join judged j using (id) where j.verdict = '' order by n.trigger_id, n.delivery_id
             on conflict (trigger_id, delivery_id) where status <> 'dropped' do nothing
             returning id
         ), dropped as (
             insert into triggers.firing (id, tenant_id, trigger_id, subject, source, delivery_id, status,
                 drop_reason, due_at, fired_at, missed, envelope, payload, route)
-            select j.id, j.tenant_id, j.trigger_id, j.subject, j.source, j.delivery_id, 'dropped',
+            select n.id, n.tenant_id, n.trigger_id, n.subject, n.source, n.delivery_id, 'dropped',
                 case j.verdict when '' then 'duplicate' else j.verdict end,
-                j.due_at, j.fired_at, j.missed, j.envelope, j.payload, j.route
-            from judged j where j.verdict <> '' or j.id not in (select id from pending)
+                n.due_at, n.fired_at, n.missed, n.envelope, n.payload, n.route
+            from new n join judged j using (id) where j.verdict <> '' or j.id not in (select id from pending)
             returning id, drop_reason
         )
         select n.id as "id!: FiringId", d.drop_reason as "drop_reason?: Drop"
