@@ -1,8 +1,14 @@
 //! Words that are there at once, as one message: a fast model costs what it says and not how
-//! often it says something. Whoever waits for words never waits for more of them.
+//! often it says something. Whoever waits for words never waits for more of them; only what was
+//! decided before the first of them waits a moment for it, because everything that is sent wakes
+//! somebody up.
 
-use futures::{Stream, StreamExt as _, stream};
+use std::{pin::pin, time::Duration};
+
+use async_stream::stream;
+use futures::{Stream, StreamExt as _};
 use proto::models::v1::generate_response::Item;
+use tokio::time::timeout;
 
 use crate::error::Result;
 
@@ -12,8 +18,22 @@ const AT_ONCE: usize = 256;
 /// Nothing is added to a piece of this many bytes, so that no message outgrows its limit.
 const LARGE: usize = 16 * 1024;
 
+/// How long facts wait for words: models that are not done by then take far longer.
+const SOON: Duration = Duration::from_millis(2);
+
 pub fn joined(answer: impl Stream<Item = Result<Item>> + Send) -> impl Stream<Item = Result<Item>> {
-    answer.ready_chunks(AT_ONCE).flat_map(|items| stream::iter(join(items)))
+    stream! {
+        let mut chunks = pin!(answer.ready_chunks(AT_ONCE));
+        while let Some(mut items) = chunks.next().await {
+            let facts = items.iter().all(|item| matches!(item, Ok(Item::Fact(_))));
+            if facts && let Ok(Some(more)) = timeout(SOON, chunks.next()).await {
+                items.extend(more);
+            }
+            for item in join(items) {
+                yield item;
+            }
+        }
+    }
 }
 
 fn join(items: Vec<Result<Item>>) -> Vec<Result<Item>> {

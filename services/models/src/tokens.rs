@@ -109,23 +109,74 @@ impl Size {
 /// Characters, and thousandths of tokens as a vocabulary of some 200,000 pieces cuts them:
 /// most words of English are one piece together with the space before them, rarer and
 /// longer ones are several, and other scripts have smaller pieces.
+///
+/// Every request is measured from end to end, so it goes by stretches of letters and signs of one
+/// kind and not by single ones.
 fn measure(text: &str) -> (usize, usize) {
     let (mut characters, mut units) = (0, 0);
     let mut run = Run::default();
-    for character in text.chars() {
-        characters += 1;
-        let kind = Kind::of(character);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let (stretch, bytes) = match Stretch::ASCII.get(first as usize) {
+            Some(stretch) => {
+                let same = |byte: &u8| Stretch::ASCII.get(usize::from(*byte)) == Some(stretch);
+                (*stretch, rest.as_bytes().iter().take_while(|byte| same(byte)).count())
+            }
+            None => (Stretch::of(first), first.len_utf8()),
+        };
+        let length = if first.is_ascii() { bytes } else { 1 };
         // A capital begins a word of its own: `toString`.
-        let begins = kind != run.kind || (character.is_ascii_uppercase() && run.ends_low);
-        if begins {
+        if stretch.kind != run.kind || (stretch.case == Case::Upper && run.ends_low) {
             units += run.units();
-            run = Run { kind, ..Run::default() };
+            run = Run { kind: stretch.kind, ..Run::default() };
         }
-        run.length += 1;
-        run.ends_low = character.is_ascii_lowercase();
-        run.lines |= character == '\n';
+        run.length += length;
+        run.ends_low = stretch.case == Case::Lower;
+        run.lines |= stretch.line;
+        characters += length;
+        rest = &rest[bytes..];
     }
     (characters, units + run.units())
+}
+
+/// Characters that follow each other and make no difference among themselves.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Stretch {
+    kind: Kind,
+    case: Case,
+    line: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Case {
+    Lower,
+    Upper,
+    None,
+}
+
+impl Stretch {
+    const ASCII: [Stretch; 128] = {
+        let none = Stretch { kind: Kind::Sign, case: Case::None, line: false };
+        let mut table = [none; 128];
+        let mut byte = 0;
+        while byte < table.len() {
+            let (kind, case) = match byte as u8 {
+                b'a'..=b'z' => (Kind::Letter, Case::Lower),
+                b'A'..=b'Z' => (Kind::Letter, Case::Upper),
+                b'0'..=b'9' => (Kind::Digit, Case::None),
+                b' ' | b'\t'..=b'\r' => (Kind::Space, Case::None),
+                _ => (Kind::Sign, Case::None),
+            };
+            table[byte] = Stretch { kind, case, line: byte as u8 == b'\n' };
+            byte += 1;
+        }
+        table
+    };
+
+    /// Of a character that is not ASCII.
+    fn of(character: char) -> Stretch {
+        Stretch { kind: Kind::of(character), case: Case::None, line: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -145,10 +196,8 @@ enum Kind {
 impl Kind {
     fn of(character: char) -> Kind {
         match character {
-            'a'..='z' | 'A'..='Z' | '\u{c0}'..='\u{24f}' => Kind::Letter,
-            '0'..='9' => Kind::Digit,
+            '\u{c0}'..='\u{24f}' => Kind::Letter,
             _ if character.is_whitespace() => Kind::Space,
-            _ if character.is_ascii() => Kind::Sign,
             '\u{2e80}'..='\u{9fff}'
             | '\u{ac00}'..='\u{d7af}'
             | '\u{f900}'..='\u{faff}'

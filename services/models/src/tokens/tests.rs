@@ -86,3 +86,34 @@ fn families_differ_and_an_image_is_an_image() {
     assert_eq!(tokens, [2250, 2000, 2250, 2050]);
     assert_eq!(Size::counted(7).tokens(Tokenizer::Gemini), 7);
 }
+
+/// What `measure` does, one character at a time.
+fn measured_singly(text: &str) -> (usize, usize) {
+    let (mut characters, mut units) = (0, 0);
+    let mut run = Run::default();
+    for character in text.chars() {
+        characters += 1;
+        let kind = match character {
+            'a'..='z' | 'A'..='Z' => Kind::Letter,
+            '0'..='9' => Kind::Digit,
+            _ if character.is_whitespace() => Kind::Space,
+            _ if character.is_ascii() => Kind::Sign,
+            _ => Kind::of(character),
+        };
+        if kind != run.kind || (character.is_ascii_uppercase() && run.ends_low) {
+            units += run.units();
+            run = Run { kind, ..Run::default() };
+        }
+        run.length += 1;
+        run.ends_low = character.is_ascii_lowercase();
+        run.lines |= character == '\n';
+    }
+    (characters, units + run.units())
+}
+
+proptest::proptest! {
+    #[test]
+    fn stretches_come_to_what_their_characters_come_to(text in "([a-zA-Z0-9 \n\t,.{}\"é×жя中😀]{0,6}|\\PC{0,4}){0,8}") {
+        proptest::prop_assert_eq!(measure(&text), measured_singly(&text));
+    }
+}
