@@ -258,11 +258,14 @@ async fn end(
     }));
     let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
     view::apply(view, &failed);
+    let ending = Ending::Broken { message };
     writer.add(|pending| {
         pending.append(failed, now);
         last.iter().for_each(|step| pending.save_message(claim.turn_id, step, now));
         pending.save_turn(claim.turn_id, view);
-        pending.end(Ending::Broken { message });
+        pending.end(ending.clone());
     });
-    writer.flush().await
+    writer.flush().await?;
+    metrics::ended(&ending);
+    Ok(())
 }
