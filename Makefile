@@ -10,7 +10,7 @@ export PATH := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/windlass/bin:$(PATH)
 
 INSTALL := deploy/local/install.sh
 BIN := $(or $(CARGO_TARGET_DIR),target)/debug
-RELEASE := $(or $(CARGO_TARGET_DIR),target)/release
+DIST := $(or $(CARGO_TARGET_DIR),target)/dist
 MEASURED := session tools models triggers sandbox-init restrict bench
 LOADED := session tools models triggers sandbox-init load
 
@@ -59,20 +59,20 @@ manifests: build ## Render what is for Kubernetes, and check it against schemas,
 	deploy/k8s/check/run.sh $(BIN)
 
 # Only what is measured: optimising the other programs would take longer than measuring.
-bench: ## Measure release builds against Postgres, bubblewrap and rg; wants a quiet machine
+bench: ## Measure what ships against Postgres, bubblewrap and rg; wants a quiet machine
 	@$(INSTALL) cc postgres redis bwrap rg
-	cargo build --release --workspace $(addprefix --bin ,$(MEASURED))
-	@$(RELEASE)/bench
+	cargo build --profile dist --workspace $(addprefix --bin ,$(MEASURED))
+	@$(DIST)/bench
 
 # LOAD_SECONDS is for each profile. LOAD_DEBUG=true tries the same on the builds that tests use.
-load: ## Put load on release builds with ghz, and print how they did
+load: ## Put load on what ships with ghz, and print how it did
 	@$(INSTALL) cc postgres redis ghz
 ifeq ($(LOAD_DEBUG),true)
 	cargo build --workspace --all-targets
 	@$(BIN)/load
 else
-	cargo build --release --workspace $(addprefix --bin ,$(LOADED))
-	@$(RELEASE)/load
+	cargo build --profile dist --workspace $(addprefix --bin ,$(LOADED))
+	@$(DIST)/load
 endif
 
 # CHAOS_SECONDS is how long, 300 unless it is said; CHAOS_SEED replays a run.

@@ -48,6 +48,7 @@ pub enum Part {
     Turns,
     Deltas,
     Long,
+    Growth,
     Memory,
     Spawn,
     Output,

@@ -9,6 +9,9 @@ pub struct Scale {
     pub load: Duration,
     /// How many turns a long session has, of two messages each.
     pub turns: i64,
+    /// How many sessions there are in the end, and how many messages one has.
+    pub grown_sessions: i64,
+    pub grown_messages: i64,
     /// How many readers and parked turns wait.
     pub waiting: usize,
     /// How often a session is opened.
@@ -33,6 +36,8 @@ impl Scale {
         sessions: 64,
         load: Duration::from_secs(5),
         turns: 10_000,
+        grown_sessions: 10_000,
+        grown_messages: 100_000,
         waiting: 500,
         openings: 100,
         spawns: 400,
@@ -48,6 +53,8 @@ impl Scale {
         sessions: 4,
         load: Duration::from_secs(1),
         turns: 200,
+        grown_sessions: 200,
+        grown_messages: 2_000,
         waiting: 50,
         openings: 10,
         spawns: 40,

@@ -2,7 +2,9 @@
 
 mod turns;
 mod deltas;
+mod past;
 mod long;
+mod growth;
 mod memory;
 
 use std::time::Duration;
@@ -28,7 +30,7 @@ pub async fn measure(
     only: Option<Part>,
 ) -> Result<Statements> {
     let mut statements = Statements::default();
-    for part in [Part::Turns, Part::Deltas, Part::Long, Part::Memory] {
+    for part in [Part::Turns, Part::Deltas, Part::Long, Part::Growth, Part::Memory] {
         if only.is_some_and(|only| only != part) {
             continue;
         }
@@ -37,6 +39,7 @@ pub async fn measure(
             Part::Turns => statements = measure_turns(stage, table).await?,
             Part::Deltas => deltas::measure(stage, table).await?,
             Part::Long => long::measure(stage, table).await?,
+            Part::Growth => growth::measure(stage, table).await?,
             Part::Memory => memory::measure(stage.scale, table).await?,
             Part::Spawn | Part::Output | Part::Grep => (),
             Part::Due | Part::Webhooks | Part::Models => (),

@@ -95,6 +95,15 @@ impl Stage {
         self.world.fleet.get(Service::Session).restart().await
     }
 
+    /// Has the session service stand still until it is resumed.
+    pub fn pause_session(&mut self) -> Result<()> {
+        self.world.fleet.get(Service::Session).pause()
+    }
+
+    pub fn resume_session(&mut self) -> Result<()> {
+        self.world.fleet.get(Service::Session).resume()
+    }
+
     /// The ends of all logs, for when something went wrong.
     pub fn last_words(&mut self) -> String {
         let replicas = self.world.fleet.replicas().iter_mut();

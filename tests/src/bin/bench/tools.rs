@@ -19,7 +19,7 @@ pub async fn measure(stage: &mut Stage, table: &mut Table, only: Option<Part>) -
             Part::Spawn => spawn::measure(stage.scale, table).await?,
             Part::Output => output::measure(stage, table).await?,
             Part::Grep => grep::measure(stage, table).await?,
-            Part::Turns | Part::Deltas | Part::Long | Part::Memory => (),
+            Part::Turns | Part::Deltas | Part::Long | Part::Growth | Part::Memory => (),
             Part::Due | Part::Webhooks | Part::Models => (),
         }
     }

@@ -1,7 +1,5 @@
 //! Sessions with a long past: reading all of it, and opening them without reading it.
 
-mod past;
-
 use std::time::Instant;
 
 use anyhow::Result;
@@ -11,7 +9,7 @@ use proto::session::v1::{
 };
 use tests::Session;
 
-use super::milliseconds;
+use super::{milliseconds, past};
 use crate::{quantiles::Quantiles, stage::Stage, table::Table};
 
 /// A short session has so many turns, of two messages each.

@@ -60,7 +60,8 @@ pub async fn run(
         let readers = readers(stage, sessions).await?;
         let before = counters.read().await?;
         let begun = Instant::now();
-        let conversations = readers.into_iter().map(|reader| tokio::spawn(converse(reader, TURNS)));
+        let conversations =
+            readers.into_iter().map(|reader| tokio::spawn(converse(reader, 0, TURNS)));
         let latencies = try_join_all(conversations).await?;
         load.elapsed += begun.elapsed();
         load.counts.add(counters.since(&before).await?);
@@ -75,7 +76,7 @@ pub async fn run(
 /// it plans as if all tables were empty.
 pub async fn warm_up(stage: &mut Stage) -> Result<()> {
     let readers = readers(stage, stage.scale.sessions).await?;
-    try_join_all(readers.into_iter().map(|reader| tokio::spawn(converse(reader, 4)))).await?;
+    try_join_all(readers.into_iter().map(|reader| tokio::spawn(converse(reader, 0, 4)))).await?;
     stage.database().await?.execute("analyze").await?;
     Ok(())
 }
@@ -94,9 +95,13 @@ pub async fn readers(stage: &mut Stage, count: usize) -> Result<Vec<(Session, Ev
     Ok(stream::iter(readers).buffer_unordered(OPENINGS).try_collect().await?)
 }
 
-/// One turn after the other; how long each took from the call to the arrival of its end.
-async fn converse((session, mut events): (Session, Events), turns: usize) -> Vec<Duration> {
-    let mut sequence = 0;
+/// One turn after the other behind an event that is there; how long each took from the call to the
+/// arrival of its end.
+pub async fn converse(
+    (session, mut events): (Session, Events),
+    mut sequence: i64,
+    turns: usize,
+) -> Vec<Duration> {
     let mut latencies = Vec::with_capacity(turns);
     for _ in 0..turns {
         let begun = Instant::now();

@@ -19,6 +19,16 @@ pub async fn session(stage: &mut Stage, turns: i64) -> Result<Session> {
     Ok(session)
 }
 
+/// The same, and all of it is summarized: the model sees nothing but a summary.
+pub async fn compacted(stage: &mut Stage, turns: i64) -> Result<Session> {
+    let session = session(stage, turns).await?;
+    let mut database = stage.database().await?;
+    for step in [MARKER_EVENT, MARKER, MARKER_PART, RUN_STATE] {
+        sqlx::query(step).bind(&session.id).bind(turns).execute(&mut database).await?;
+    }
+    Ok(session)
+}
+
 /// What an hour of quiet would do by itself.
 async fn tidy(database: &mut PgConnection) -> Result<()> {
     for table in ["event", "turn", "chat_messages", "chat_parts"] {
@@ -73,3 +83,27 @@ const RUN_STATE: &str = "
     update session.run_state
     set next_seq = (select max(seq) + 1 from session.event where session_id = $1)
     where session_id = $1 and $2 > 0";
+
+// What a compaction leaves behind: an event, and a message with one part at its place.
+const MARKER_EVENT: &str = "
+    insert into session.event
+    select copy.*
+    from (select * from session.event where session_id = $1 and $2 > 0 order by seq desc limit 1) e,
+         jsonb_populate_record(null::session.event, to_jsonb(e) || jsonb_build_object(
+             'seq', e.seq + 1, 'type', 'context.compaction.completed', 'payload', '{}'::jsonb)) copy";
+
+const MARKER: &str = "
+    insert into session.chat_messages
+    select copy.*
+    from (select * from session.chat_messages
+          where session_id = $1 and role = 'assistant' and $2 > 0 order by position desc limit 1) m,
+         jsonb_populate_record(m, jsonb_build_object(
+             'id', 'msg_' || repeat('0', 24) || '10', 'synthetic', true,
+             'position', (select max(seq) from session.event where session_id = $1))) copy";
+
+const MARKER_PART: &str = r#"
+    insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
+    select $1, 'msg_' || repeat('0', 24) || '10', 0, 'prt_' || repeat('0', 24) || '10', 'data-compaction',
+        '{"summary": "Words were repeated.", "tail_start_id": null, "auto": false, "summary_tokens": 4}',
+        (select max(seq) from session.event where session_id = $1)
+    where $2 > 0"#;

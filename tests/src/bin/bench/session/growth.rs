@@ -1,0 +1,93 @@
+//! What a turn costs as there are more sessions, and as its own session grows longer.
+
+use anyhow::Result;
+use futures::future::try_join_all;
+use proto::session::v1::subscribe_request::From;
+
+use super::{milliseconds, past, turns};
+use crate::{counts::Counters, quantiles::Quantiles, stage::Stage, table::Table};
+
+/// The least, and how many times as much there is in the end, by steps of ten or a hundred.
+const FEWEST: i64 = 10;
+
+/// How much more a turn may cost in the end.
+const FLAT: f64 = 1.5;
+
+/// How often each conversation speaks, in turns with the others.
+const ROUNDS: usize = 5;
+const TURNS: usize = 20;
+
+pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
+    sessions(stage, table).await?;
+    history(stage, table).await
+}
+
+/// Sessions that exist and are quiet, each with a turn behind it, while one speaks.
+async fn sessions(stage: &mut Stage, table: &mut Table) -> Result<()> {
+    let mut counters = Counters::new(stage).await?;
+    let (mut there, mut costs) = (0, Vec::new());
+    for count in [FEWEST, stage.scale.grown_sessions / 10, stage.scale.grown_sessions] {
+        eprintln!("{count} sessions …");
+        there = populate(stage, there, count).await?;
+        stage.settle().await?;
+        let load = turns::run(stage, &mut counters, 1, stage.scale.load / 2).await?;
+        table.note(
+            format!("submit to completed beside {count} sessions, p50"),
+            milliseconds(load.latencies.p50()),
+        );
+        costs.push(load.latencies.p50());
+    }
+    let what = format!("a turn beside {} ÷ beside {FEWEST} sessions", stage.scale.grown_sessions);
+    flat(table, what, &costs);
+    Ok(())
+}
+
+/// Has every session say something, as many at a time as the other parts have.
+async fn populate(stage: &mut Stage, there: i64, wanted: i64) -> Result<i64> {
+    let mut left = wanted - there;
+    while left > 0 {
+        let some = left.min(stage.scale.sessions as i64);
+        let readers = turns::readers(stage, some as usize).await?;
+        try_join_all(readers.into_iter().map(|reader| tokio::spawn(turns::converse(reader, 0, 1))))
+            .await?;
+        left -= some;
+    }
+    Ok(wanted)
+}
+
+/// Conversations of different lengths, all of them compacted, as they are long before they have
+/// so many messages.
+async fn history(stage: &mut Stage, table: &mut Table) -> Result<()> {
+    let lengths = [FEWEST, stage.scale.grown_messages / 100, stage.scale.grown_messages];
+    let mut conversations = Vec::new();
+    for messages in lengths {
+        eprintln!("a history of {messages} messages …");
+        let session = past::compacted(stage, messages / 2).await?;
+        conversations.push((messages, session, Quantiles::default()));
+    }
+    stage.settle().await?;
+    for _ in 0..ROUNDS {
+        for (_, session, latencies) in &mut conversations {
+            let last = session.get().await.last_sequence;
+            let events = session.subscribe(From::AfterSequence(last)).await;
+            let spoken = turns::converse((session.clone(), events), last, TURNS);
+            latencies.extend(spoken.await);
+        }
+    }
+    let mut costs = Vec::new();
+    for (messages, _, latencies) in &conversations {
+        let p50 = latencies.p50();
+        table
+            .note(format!("submit to completed after {messages} messages, p50"), milliseconds(p50));
+        costs.push(p50);
+    }
+    let what = format!("a turn after {} ÷ after {FEWEST} messages", stage.scale.grown_messages);
+    flat(table, what, &costs);
+    Ok(())
+}
+
+fn flat(table: &mut Table, what: String, costs: &[f64]) {
+    if let [first, .., last] = costs {
+        table.at_most(what, last / first, FLAT, |times| format!("{times:.2}"));
+    }
+}
