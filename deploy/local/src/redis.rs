@@ -57,7 +57,7 @@ impl Redis {
         self.process.pid()
     }
 
-    /// Starts the server again, on the same port with the same data.
+    /// Starts the server again, on the same port and with nothing in it.
     pub async fn restart(&mut self) -> Result<()> {
         if self.process.pid().is_some() {
             self.stop().await?;

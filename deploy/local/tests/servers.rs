@@ -36,11 +36,11 @@ async fn a_killed_postgres_comes_back_with_its_data() {
 }
 
 #[tokio::test]
-async fn a_killed_redis_comes_back_with_its_data() {
+async fn a_killed_redis_comes_back_and_has_forgotten_everything() {
     let mut servers = Servers::private().await.unwrap();
     let client = redis::Client::open(servers.redis_url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    connection.set::<_, _, ()>("note", "kept").await.unwrap();
+    connection.set::<_, _, ()>("note", "lost").await.unwrap();
 
     let server = servers.redis().unwrap();
     server.kill().await.unwrap();
@@ -48,7 +48,7 @@ async fn a_killed_redis_comes_back_with_its_data() {
 
     server.restart().await.unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
-    assert_eq!(connection.get::<_, String>("note").await.unwrap(), "kept");
+    assert_eq!(connection.get::<_, Option<String>>("note").await.unwrap(), None);
 }
 
 #[tokio::test]
