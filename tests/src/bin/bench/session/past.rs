@@ -97,7 +97,7 @@ const MARKER: &str = "
     select copy.*
     from (select * from session.chat_messages
           where session_id = $1 and role = 'assistant' and $2 > 0 order by position desc limit 1) m,
-         jsonb_populate_record(m, jsonb_build_object(
+         jsonb_populate_record(null::session.chat_messages, to_jsonb(m) || jsonb_build_object(
              'id', 'msg_' || repeat('0', 24) || '10', 'synthetic', true,
              'position', (select max(seq) from session.event where session_id = $1))) copy";
 
