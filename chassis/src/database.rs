@@ -183,6 +183,35 @@ mod tests {
         }
     }
 
+    async fn process(db: &mut PgConnection) -> sqlx::Result<i32> {
+        sqlx::query_scalar("select pg_backend_pid()").fetch_one(db).await
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn a_connection_of_ones_own_is_kept_until_it_fails(test: PgPool) {
+        let db = connect(&args(&test), "triggers").await.unwrap();
+        let mut own = Own::new(db, Duration::from_secs(5));
+        let first = own.run(process).await.unwrap();
+        assert_eq!(own.run(process).await.unwrap(), first);
+
+        let end = sqlx::query("select pg_terminate_backend($1, 5000)").bind(first);
+        end.execute(&test).await.unwrap();
+        own.run(process).await.unwrap_err();
+        assert_ne!(own.run(process).await.unwrap(), first);
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn a_connection_of_ones_own_that_rested_is_asked_whether_it_lives(test: PgPool) {
+        let db = connect(&args(&test), "triggers").await.unwrap();
+        let mut own = Own::new(db, Duration::from_secs(5));
+        let first = own.run(process).await.unwrap();
+        let end = sqlx::query("select pg_terminate_backend($1, 5000)").bind(first);
+        end.execute(&test).await.unwrap();
+
+        tokio::time::sleep(FRESH + Duration::from_millis(100)).await;
+        assert_ne!(own.run(process).await.unwrap(), first, "nobody notices");
+    }
+
     #[sqlx::test(migrations = false)]
     async fn a_text_that_cannot_be_stored_is_the_callers_mistake(db: PgPool) {
         for (query, text) in [("select $1::text", "a\0b"), ("select $1::jsonb", r#""a\u0000b""#)] {
