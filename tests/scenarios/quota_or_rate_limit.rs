@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use local::Service;
 use proto::{
     event::v1::{Event, Payload},
     models::v1::{
@@ -71,6 +72,48 @@ async fn quota_or_rate_limit() {
         .sum();
     let same = async { while billed_for(&client, &session.id).await.0 != told {} };
     soon("the ledger says what the events say", same).await;
+}
+
+/// What a turn heard of limits that were changed: which, from what to what.
+async fn changes(session: &Session) -> Vec<(String, i64, i64)> {
+    let seen = session.run("say Heard.").await;
+    let changes = seen.iter().filter_map(|event| match &event.payload {
+        Some(Payload::LimitChanged(changed)) => {
+            assert!(!changed.subject.is_empty() && changed.scope == "tenant", "{changed:?}");
+            Some((changed.limit.clone(), changed.before, changed.after))
+        }
+        _ => None,
+    });
+    changes.collect()
+}
+
+#[tokio::test]
+async fn a_session_says_once_that_its_limits_were_changed() {
+    let mut world = World::start().await;
+    let client = world.client("acme").await;
+    put(&client, limit("tokens_per_day", 1_000_000)).await;
+    let session = client.create_session().await;
+    assert_eq!(changes(&session).await, [], "it has known no other");
+
+    put(&client, limit("tokens_per_day", 2_000_000)).await;
+    let others = Limit {
+        scope: "subject".into(),
+        key: "somebody else".into(),
+        ..limit("tokens_per_day", 1)
+    };
+    put(&client, others).await;
+    assert_eq!(changes(&session).await, [("tokens_per_day".into(), 1_000_000, 2_000_000)]);
+    assert_eq!(changes(&session).await, []);
+    let newer = client.create_session().await;
+    assert_eq!(changes(&newer).await, []);
+
+    // A process that knows nothing of it does not say it again.
+    world.fleet.get(Service::Models).restart().await.unwrap();
+    assert_eq!(changes(&session).await, []);
+    put(&client, limit("tokens_per_day", 0)).await;
+    for session in [&session, &newer] {
+        assert_eq!(changes(session).await, [("tokens_per_day".into(), 2_000_000, 0)]);
+    }
 }
 
 /// Whoever cannot be served now is served when there is room, and both are on record.

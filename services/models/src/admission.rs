@@ -8,6 +8,7 @@
 //! behind when it dies is ended by the others, see `heart`.
 
 mod heart;
+mod news;
 mod rebuild;
 mod refusal;
 mod reservation;
@@ -37,7 +38,7 @@ use crate::{
     error::{Error, Result},
     facts::{Correlation, ModelRequestId},
     ledger::Ledger,
-    limit::{BudgetId, Check, Governance, Rules, Worst},
+    limit::{BudgetId, Check, Governance, Rules, Subject, Worst},
     moment::Moment,
     request::{Basis, ReplicaId, Row, Status},
     store,
@@ -82,6 +83,8 @@ struct Inner {
     asking: RwLock<()>,
     rebuilding: Mutex<HashMap<Tenant, rebuild::Rebuild>>,
     shares: Mutex<HashMap<Tenant, Share>>,
+    /// The newest change that each session was told of, by its tenant and id.
+    told: Mutex<HashMap<(Tenant, String), i64>>,
     counts: Counts,
 }
 
@@ -170,6 +173,7 @@ impl Admission {
             asking: RwLock::default(),
             rebuilding: Mutex::default(),
             shares: Mutex::default(),
+            told: Mutex::default(),
             counts: Counts::default(),
         }));
         tokio::spawn(done.clone().run_until_cancelled_owned(heart::run(admission.clone())));
@@ -317,6 +321,15 @@ impl Inner {
 }
 
 impl Wanted {
+    fn subject(&self) -> Subject {
+        Subject {
+            subject: self.account.subject.clone(),
+            root_session_id: self.account.root_session_id.clone(),
+            provider: self.provider.clone(),
+            model: format!("{}/{}", self.provider, self.model),
+        }
+    }
+
     fn row(&self, now: &Moment, replica_id: ReplicaId, budget_id: Option<BudgetId>) -> Row {
         let Wanted { id, account, correlation, provider, model, price, input, output } =
             self.clone();

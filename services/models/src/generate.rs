@@ -103,6 +103,7 @@ pub fn generate(
 
             let wanted = wanted(id, &account, &correlation, model, input, output);
             let admitted = unless_stopping(&stop, said.begun, admission.admit(&wanted)).await?;
+            routed.extend(admission.news(&wanted).await.into_iter().map(|payload| fact(id, payload)));
             for item in routed.drain(..) {
                 yield item;
             }

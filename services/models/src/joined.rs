@@ -73,7 +73,12 @@ fn add(said: &mut Item, item: Item) -> Option<Item> {
 
 #[cfg(test)]
 mod tests {
-    use proto::models::v1::{ReasoningDelta, TextDelta, ToolCallDelta};
+    use futures::FutureExt as _;
+    use proto::{
+        event::v1::Event,
+        models::v1::{ReasoningDelta, TextDelta, ToolCallDelta},
+    };
+    use tokio::time::Instant;
 
     use super::*;
     use crate::error::Error;
@@ -139,5 +144,21 @@ mod tests {
         assert_eq!(answer.next().await.unwrap().unwrap(), text("bc"));
         assert!(matches!(answer.next().await, Some(Err(Error::Stopping))));
         assert_eq!(answer.next().await.unwrap().unwrap(), text("d"));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn facts_wait_a_moment_for_words_and_no_longer() {
+        let (sender, receiver) = futures::channel::mpsc::unbounded();
+        let mut answer = Box::pin(joined(receiver));
+        let fact = Item::Fact(Event::default().into());
+        sender.unbounded_send(Ok(fact.clone())).unwrap();
+        assert!(answer.next().now_or_never().is_none(), "nobody is woken for a fact alone");
+        sender.unbounded_send(Ok(text("a"))).unwrap();
+        assert_eq!(answer.next().now_or_never().unwrap().unwrap().unwrap(), fact);
+        assert_eq!(answer.next().now_or_never().unwrap().unwrap().unwrap(), text("a"));
+
+        let begun = Instant::now();
+        sender.unbounded_send(Ok(fact.clone())).unwrap();
+        assert_eq!(answer.next().await.unwrap().unwrap(), fact);
+        assert_eq!(begun.elapsed(), SOON);
     }
 }

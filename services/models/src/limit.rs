@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, str::FromStr};
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 chassis::id!(
@@ -12,6 +13,9 @@ chassis::id!(
 
 /// The budget that pays for calls that name none.
 pub const DEFAULT_BUDGET: &str = "default";
+
+/// What a budget is called where others have the name of a limit.
+pub const BUDGET: &str = "budget";
 
 /// What is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -85,11 +89,30 @@ pub struct Purse {
     pub amount_micros: i64,
 }
 
+/// What somebody changed: a limit, or a budget, whose scope is its id.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// Grows.
+    pub id: i64,
+    pub name: String,
+    pub scope: String,
+    pub key: String,
+    pub before: i64,
+    pub after: i64,
+    /// Who did it.
+    pub subject: String,
+    pub changed_at: Timestamp,
+}
+
 /// What a tenant has set, as it is stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rules {
     pub limits: Vec<Limit>,
     pub budgets: Vec<Purse>,
+    /// The newest changes, oldest first.
+    // Processes of an earlier build leave rules without them in Redis.
+    #[serde(default)]
+    pub changes: Vec<Change>,
 }
 
 /// The same as it is looked up.
@@ -98,6 +121,7 @@ pub struct Governance {
     limits: BTreeMap<(Name, Scope), BTreeMap<String, Terms>>,
     budgets: BTreeMap<BudgetId, i64>,
     default_budget: Option<BudgetId>,
+    changes: Vec<Change>,
 }
 
 /// A call as limits see it.
@@ -163,6 +187,30 @@ impl Governance {
         })
     }
 
+    /// The newest change, whomever it is about.
+    pub fn newest_change(&self) -> Option<&Change> {
+        self.changes.last()
+    }
+
+    /// What was changed of what governs this call.
+    pub fn changes<'a>(
+        &'a self,
+        call: &'a Subject,
+        budget: Option<BudgetId>,
+    ) -> impl Iterator<Item = &'a Change> {
+        let budget = budget.map(|id| id.to_string());
+        self.changes.iter().filter(move |change| {
+            let Change { name, scope, key, .. } = change;
+            let (Ok(name), Ok(scope)) = (name.parse(), scope.parse()) else {
+                return name == BUDGET && budget.as_ref() == Some(scope);
+            };
+            // A limit for each is not for who has one of its own.
+            let own = call.key(scope);
+            let has_own = || self.limits.get(&(name, scope)).is_some_and(|l| l.contains_key(own));
+            key == own || key.is_empty() && !has_own()
+        })
+    }
+
     /// Every counter this call must fit under.
     pub fn checks(
         &self,
@@ -208,6 +256,7 @@ impl From<&Rules> for Governance {
             limits,
             budgets: rules.budgets.iter().map(|one| (one.id, one.amount_micros)).collect(),
             default_budget: default.map(|budget| budget.id),
+            changes: rules.changes.clone(),
         }
     }
 }
@@ -250,7 +299,7 @@ impl Check {
     pub fn words(&self) -> (&str, &str) {
         let mut words = self.counter.splitn(3, ':');
         match (self.window, words.next(), words.next()) {
-            (Window::Budget, ..) => ("budget", &self.counter),
+            (Window::Budget, ..) => (BUDGET, &self.counter),
             (_, name, scope) => (name.unwrap_or_default(), scope.unwrap_or_default()),
         }
     }

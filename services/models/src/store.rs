@@ -1,6 +1,7 @@
 //! How limits, budgets and requests are kept. All the SQL.
 
 pub mod budgets;
+pub mod changes;
 pub mod replicas;
 pub mod requests;
 pub mod rules;

@@ -1,6 +1,6 @@
 //! Limits and budgets, set and shown.
 
-use chassis::caller;
+use chassis::{Caller, caller};
 use proto::models::v1::{self as pb, limit_service_server::LimitService};
 use tonic::{Request, Response, Status};
 
@@ -28,12 +28,9 @@ impl LimitService for Limits {
         &self,
         request: Request<pb::PutLimitRequest>,
     ) -> Result<Response<pb::PutLimitResponse>, Status> {
-        let tenant = caller(&request)?.tenant;
+        let Caller { tenant, subject, .. } = caller(&request)?;
         let limit = decode::limit(request.into_inner().limit, &tenant)?;
-        let db = self.admission.db();
-        if limit.terms.value == 0 {
-            rules::remove(db, &tenant, &limit).await?;
-        } else if !rules::put(db, &tenant, &limit).await? {
+        if !rules::set(self.admission.db(), &tenant, &subject, &limit).await? {
             let problem =
                 format!("there are {} limits, which is as many as there may be", rules::MAX_LIMITS);
             return Err(Error::Invalid { field: "limit".to_owned(), problem }.into());
@@ -78,7 +75,7 @@ impl LimitService for Limits {
         &self,
         request: Request<pb::PutBudgetRequest>,
     ) -> Result<Response<pb::PutBudgetResponse>, Status> {
-        let tenant = caller(&request)?.tenant;
+        let Caller { tenant, subject, .. } = caller(&request)?;
         let request = request.into_inner();
         let amount = decode::amount(request.amount_micros)?;
         let db = self.admission.db();
@@ -86,7 +83,8 @@ impl LimitService for Limits {
             "" => {
                 let name = decode::required("name", request.name)?;
                 let request_id = decode::required("request_id", request.request_id)?;
-                let made = budgets::create(db, &tenant, &request_id, &name, amount).await?;
+                let made =
+                    budgets::create(db, &tenant, &subject, &request_id, &name, amount).await?;
                 let Some((id, made)) = made else {
                     let problem =
                         format!("there is a budget {name}, change that one by its budget_id");
@@ -100,7 +98,7 @@ impl LimitService for Limits {
             }
             id => {
                 let id = budget_id(id)?;
-                if !budgets::set_amount(db, &tenant, id, amount).await? {
+                if !budgets::set_amount(db, &tenant, &subject, id, amount).await? {
                     return Err(Error::BudgetNotFound(id.to_string()).into());
                 }
                 id

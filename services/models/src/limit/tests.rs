@@ -39,7 +39,7 @@ fn a_limit_for_one_takes_the_place_of_the_limit_for_each() {
         limit(Name::CostMicrosPerMonth, Scope::Model, "scripted/demo", 1_000),
         limit(Name::TokensPerDay, Scope::SessionTree, "", 600),
     ];
-    let rules = Rules { limits, budgets: vec![] };
+    let rules = Rules { limits, ..Rules::default() };
     expect![[r#"
         requests_per_minute:tenant:: 1 of 100
         requests_per_minute:subject:ada: 1 of 50
@@ -66,7 +66,7 @@ fn what_no_minute_holds_waits_for_an_empty_one() {
         tokens_per_minute:tenant:: 100 of 100
         tokens_per_day:tenant:: 500 of 100
     "#]]
-    .assert_eq(&checks(&Rules { limits, budgets: vec![] }, &call("ada"), None));
+    .assert_eq(&checks(&Rules { limits, ..Rules::default() }, &call("ada"), None));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn the_default_budget_pays_unless_another_is_named() {
     };
     let (default, project) = (purse(DEFAULT_BUDGET, 70), purse("project", 7));
     let named = project.id;
-    let rules = Rules { limits: vec![], budgets: vec![default, project] };
+    let rules = Rules { budgets: vec![default, project], ..Rules::default() };
     assert_eq!(checks(&rules, &call("ada"), None), "a budget: 20 of 70\n");
     assert_eq!(checks(&rules, &call("ada"), Some(named)), "a budget: 20 of 7\n");
     let unknown = BudgetId::new();
@@ -98,4 +98,39 @@ fn every_name_is_read_as_it_is_written() {
         assert_eq!(scope.as_str().parse(), Ok(scope));
         assert_eq!(serde_json::to_value(scope).unwrap(), scope.as_str());
     }
+}
+
+#[test]
+fn a_change_is_news_to_those_it_governs() {
+    let budget = BudgetId::new();
+    let change = |name: &str, scope: &str, key: &str| Change {
+        id: 0,
+        name: name.to_owned(),
+        scope: scope.to_owned(),
+        key: key.to_owned(),
+        before: 1,
+        after: 2,
+        subject: "grace".to_owned(),
+        changed_at: Timestamp::UNIX_EPOCH,
+    };
+    let changes = vec![
+        change("tokens_per_day", "tenant", ""),
+        change("requests_per_minute", "subject", ""),
+        change("requests_per_minute", "subject", "ada"),
+        change("concurrent_streams", "model", "scripted/demo"),
+        change("concurrent_streams", "model", "scripted/other"),
+        change(BUDGET, &budget.to_string(), ""),
+    ];
+    let limits = vec![limit(Name::RequestsPerMinute, Scope::Subject, "ada", 2)];
+    let governance = Governance::from(&Rules { limits, changes, ..Rules::default() });
+    let told = |subject: &str, budget: Option<BudgetId>| {
+        let call = call(subject);
+        let changes = governance.changes(&call, budget);
+        changes.map(|change| format!("{}:{}", change.name, change.key)).collect::<Vec<_>>()
+    };
+    let (tenant, model) = ("tokens_per_day:", "concurrent_streams:scripted/demo");
+    assert_eq!(told("ada", None), [tenant, "requests_per_minute:ada", model]);
+    assert_eq!(told("bob", None), [tenant, "requests_per_minute:", model]);
+    assert_eq!(told("bob", Some(budget)), [tenant, "requests_per_minute:", model, "budget:"]);
+    assert_eq!(told("bob", Some(BudgetId::new())), [tenant, "requests_per_minute:", model]);
 }

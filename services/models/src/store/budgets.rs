@@ -1,7 +1,11 @@
 use chassis::Tenant;
-use sqlx::PgExecutor;
+use sqlx::{PgExecutor, PgPool};
 
-use crate::{error::Result, limit::BudgetId};
+use crate::{
+    error::Result,
+    limit::{BUDGET, BudgetId},
+    store::changes,
+};
 
 #[derive(Debug, PartialEq)]
 pub struct Budget {
@@ -15,12 +19,14 @@ pub struct Budget {
 /// Creates a budget, or finds the one that this request made before; `None`: the name is taken.
 /// The second says whether this call made it.
 pub async fn create(
-    db: impl PgExecutor<'_>,
+    db: &PgPool,
     tenant: &Tenant,
+    subject: &str,
     request_id: &str,
     name: &str,
     amount_micros: i64,
 ) -> Result<Option<(BudgetId, bool)>> {
+    let mut transaction = changes::begin(db, tenant).await?;
     let found = sqlx::query!(
         r#"
         with made as (
@@ -39,27 +45,45 @@ pub async fn create(
         name,
         amount_micros,
     )
-    .fetch_optional(db)
+    .fetch_optional(&mut *transaction)
     .await?;
+    if let Some(made) = found.as_ref().filter(|found| found.made) {
+        let place = (BUDGET, &*made.id.to_string(), "");
+        changes::note(&mut transaction, tenant, subject, place, (0, amount_micros)).await?;
+    }
+    transaction.commit().await?;
     Ok(found.map(|found| (found.id, found.made)))
 }
 
 /// `false`: there is no such budget.
 pub async fn set_amount(
-    db: impl PgExecutor<'_>,
+    db: &PgPool,
     tenant: &Tenant,
+    subject: &str,
     id: BudgetId,
     amount_micros: i64,
 ) -> Result<bool> {
-    let set = sqlx::query!(
+    let mut transaction = changes::begin(db, tenant).await?;
+    let before = sqlx::query_scalar!(
+        "select amount_micros from models.budget where tenant_id = $1 and id = $2",
+        tenant.as_str(),
+        id as _,
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    let Some(before) = before else { return Ok(false) };
+    sqlx::query!(
         "update models.budget set amount_micros = $3 where tenant_id = $1 and id = $2",
         tenant.as_str(),
         id as _,
         amount_micros,
     )
-    .execute(db)
+    .execute(&mut *transaction)
     .await?;
-    Ok(set.rows_affected() > 0)
+    let place = (BUDGET, &*id.to_string(), "");
+    changes::note(&mut transaction, tenant, subject, place, (before, amount_micros)).await?;
+    transaction.commit().await?;
+    Ok(true)
 }
 
 pub async fn get(db: impl PgExecutor<'_>, tenant: &Tenant, id: BudgetId) -> Result<Option<Budget>> {

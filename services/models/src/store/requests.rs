@@ -121,6 +121,28 @@ async fn sums(
     Ok(sums.collect())
 }
 
+/// When the last call of a session began before this one.
+pub async fn last(
+    db: impl PgExecutor<'_>,
+    tenant: &Tenant,
+    session_id: &str,
+    before: ModelRequestId,
+) -> Result<Option<Timestamp>> {
+    let last = sqlx::query_scalar!(
+        r#"
+        select started_at as "started_at: Time" from models.request
+        where tenant_id = $1 and session_id = $2 and id < $3
+        order by id desc limit 1
+        "#,
+        tenant.as_str(),
+        session_id,
+        before.to_string(),
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(last.map(|last| last.to_jiff()))
+}
+
 /// The log before `before`, newest first.
 pub async fn list(
     db: impl PgExecutor<'_>,

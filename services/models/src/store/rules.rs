@@ -1,9 +1,10 @@
 use chassis::Tenant;
-use sqlx::{PgConnection, PgExecutor};
+use sqlx::{PgConnection, PgExecutor, PgPool};
 
 use crate::{
     error::{Error, Result},
     limit::{Limit, Purse, Rules, Terms},
+    store::changes,
 };
 
 /// How many limits a tenant may set.
@@ -17,9 +18,9 @@ pub async fn all(db: &mut PgConnection, tenant: &Tenant) -> Result<Rules> {
         r#"select id as "id: _", name, amount_micros from models.budget where tenant_id = $1"#,
         tenant.as_str(),
     )
-    .fetch_all(db)
+    .fetch_all(&mut *db)
     .await?;
-    Ok(Rules { limits, budgets })
+    Ok(Rules { limits, budgets, changes: changes::all(db, tenant).await? })
 }
 
 /// The limits behind `after`, in the order of their names.
@@ -61,14 +62,45 @@ pub async fn list(
         .collect()
 }
 
-/// Sets a limit. `false`: there are as many as there may be.
-pub async fn put(db: impl PgExecutor<'_>, tenant: &Tenant, limit: &Limit) -> Result<bool> {
-    let put = sqlx::query!(
+/// Sets a limit, or removes it with a value of zero. `false`: there are as many as there may be.
+pub async fn set(db: &PgPool, tenant: &Tenant, subject: &str, limit: &Limit) -> Result<bool> {
+    let mut transaction = changes::begin(db, tenant).await?;
+    let before = sqlx::query_scalar!(
+        "select value from models.rule where tenant_id = $1 and name = $2 and scope = $3 and key = $4",
+        tenant.as_str(),
+        limit.name.as_str(),
+        limit.scope.as_str(),
+        limit.key,
+    )
+    .fetch_optional(&mut *transaction)
+    .await?;
+    match limit.terms.value {
+        0 => remove(&mut *transaction, tenant, limit).await?,
+        _ if before.is_none() && is_full(&mut *transaction, tenant).await? => return Ok(false),
+        _ => put(&mut *transaction, tenant, limit).await?,
+    }
+    let place = (limit.name.as_str(), limit.scope.as_str(), limit.key.as_str());
+    let values = (before.unwrap_or_default(), limit.terms.value);
+    changes::note(&mut transaction, tenant, subject, place, values).await?;
+    transaction.commit().await?;
+    Ok(true)
+}
+
+async fn is_full(db: impl PgExecutor<'_>, tenant: &Tenant) -> Result<bool> {
+    let count = sqlx::query_scalar!(
+        r#"select count(*) as "count!" from models.rule where tenant_id = $1"#,
+        tenant.as_str(),
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(count >= MAX_LIMITS)
+}
+
+async fn put(db: impl PgExecutor<'_>, tenant: &Tenant, limit: &Limit) -> Result<()> {
+    sqlx::query!(
         r#"
         insert into models.rule (tenant_id, name, scope, key, value, queue_ms)
-        select $1, $2, $3, $4, $5, $6
-        where (select count(*) from models.rule where tenant_id = $1) < $7
-            or exists (select from models.rule where tenant_id = $1 and name = $2 and scope = $3 and key = $4)
+        values ($1, $2, $3, $4, $5, $6)
         on conflict (tenant_id, name, scope, key)
             do update set value = excluded.value, queue_ms = excluded.queue_ms, updated_at = now()
         "#,
@@ -78,14 +110,13 @@ pub async fn put(db: impl PgExecutor<'_>, tenant: &Tenant, limit: &Limit) -> Res
         limit.key,
         limit.terms.value,
         limit.terms.queue_ms,
-        MAX_LIMITS,
     )
     .execute(db)
     .await?;
-    Ok(put.rows_affected() > 0)
+    Ok(())
 }
 
-pub async fn remove(db: impl PgExecutor<'_>, tenant: &Tenant, limit: &Limit) -> Result<()> {
+async fn remove(db: impl PgExecutor<'_>, tenant: &Tenant, limit: &Limit) -> Result<()> {
     sqlx::query!(
         "delete from models.rule where tenant_id = $1 and name = $2 and scope = $3 and key = $4",
         tenant.as_str(),

@@ -1,2 +1,3 @@
+mod changes;
 mod ledger;
 mod plans;

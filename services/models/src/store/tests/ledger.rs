@@ -27,7 +27,8 @@ async fn spent(db: &PgPool, id: BudgetId) -> (i64, i64) {
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
 async fn the_first_end_stands_and_is_paid_once(db: PgPool) {
     let tenant = "acme".parse().unwrap();
-    let (id, _) = budgets::create(&db, &tenant, "r", "default", 1_000).await.unwrap().unwrap();
+    let (id, _) =
+        budgets::create(&db, &tenant, "ada", "r", "default", 1_000).await.unwrap().unwrap();
     let replica = ReplicaId::new();
     let now = jiff::Timestamp::from_second(jiff::Timestamp::now().as_second()).unwrap();
     let began = || Row { budget_id: Some(id), ..row("acme", replica, now) };
@@ -86,7 +87,7 @@ async fn what_is_on_record_is_counted(db: PgPool) {
     ] {
         let terms = Terms { value: 1_000, queue_ms: 0 };
         let limit = Limit { name, scope, key: String::new(), terms };
-        assert!(rules::put(&db, &tenant, &limit).await.unwrap());
+        assert!(rules::set(&db, &tenant, "ada", &limit).await.unwrap());
     }
     let here = ReplicaId::new();
     let first = row("acme", here, now.at);
