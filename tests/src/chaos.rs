@@ -160,9 +160,11 @@ async fn round(
         person.await.expect("a person met what nobody should meet");
     }
     let fired = occasions.end(blows.stage(), client).await;
+    blows.note("everybody has left");
     for place in places.iter().chain(&fired) {
         check::becomes_quiet(place, replicas).await;
     }
+    blows.note("all is quiet");
     let mut seen = Vec::new();
     for reader in readers {
         seen.extend(reader.await.expect("a reader met what nobody should meet"));
@@ -171,6 +173,7 @@ async fn round(
         let log = check::promises_were_kept(place, replicas, &seen).await;
         tally.add(&log);
     }
+    blows.note("promises were kept");
 }
 
 /// What all rounds came to.
@@ -185,6 +188,8 @@ pub struct Tally {
     costs: Vec<(String, i64)>,
     /// What became of requests that no log knows the cost of.
     unheard: usize,
+    /// What logs know the cost of and the ledger does not.
+    unsettled: usize,
 }
 
 impl Tally {
@@ -207,6 +212,7 @@ impl Tally {
             ("events", self.events),
             ("model requests whose cost is on record", self.costs.len()),
             ("model requests that nobody heard the end of", self.unheard),
+            ("model requests whose end died with their process", self.unsettled),
         ]
         .map(|(what, count)| (what.to_owned(), count))
         .into()

@@ -342,7 +342,7 @@ impl Blows {
         }
     }
 
-    fn note(&mut self, what: &str) {
+    pub fn note(&mut self, what: &str) {
         self.history.push(format!("{:7.3} {what}", self.begun.elapsed().as_secs_f64()));
     }
 }

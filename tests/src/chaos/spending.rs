@@ -73,11 +73,25 @@ pub async fn adds_up(client: &Client, budget: &Budget, redis_url: &str, tally: &
 
     let rows: BTreeMap<&str, &ModelRequest> =
         rows.iter().map(|row| (row.model_request_id.as_str(), row)).collect();
+    let mut heard = 0;
     for (id, cost) in &tally.costs {
-        let row = rows.get(id.as_str()).unwrap_or_else(|| panic!("{id} is not in the ledger"));
-        assert_eq!(row.cost_micros, *cost, "the log says otherwise than {row:?}");
+        match rows.get(id.as_str()) {
+            Some(row) if row.basis == "worst_case" => {
+                assert!(row.cost_micros >= *cost, "less than the worst case was paid: {row:?}");
+                tally.unsettled += 1;
+            }
+            Some(row) => {
+                assert_eq!(row.cost_micros, *cost, "the log says otherwise than {row:?}");
+                heard += 1;
+            }
+            None => tally.unsettled += 1,
+        }
     }
-    tally.unheard = rows.len() - tally.costs.len();
+    tally.unheard = rows.len() - heard;
+    // A process of models that is killed takes with it what it had not committed, which is what
+    // ended within some milliseconds.
+    let most = 3 + tally.costs.len() / 50;
+    assert!(tally.unsettled <= most, "{} requests are not in the ledger", tally.unsettled);
 }
 
 /// The whole request log.

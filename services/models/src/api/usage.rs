@@ -116,6 +116,13 @@ impl From<Row> for pb::ModelRequest {
             start_time: Some(to_proto(row.started_at)),
             first_token_ms: row.first_token_ms,
             duration_ms: row.duration_ms,
+            basis: match row.basis {
+                request::Basis::None => "",
+                request::Basis::Exact => "exact",
+                request::Basis::Estimated => "estimated",
+                request::Basis::WorstCase => "worst_case",
+            }
+            .to_owned(),
         }
     }
 }
