@@ -77,7 +77,7 @@ impl Person {
                 18 => self.edit(count).await,
                 _ => self.promote().await,
             }
-            sleep(self.dice.millis(20, 300)).await;
+            sleep(self.dice.millis(50, 800)).await;
         }
     }
 
