@@ -383,7 +383,7 @@ async fn a_pack_of_a_long_log_takes_no_more_memory_than_a_short_one() {
             bytes += piece.data.len();
             most = most.max(memory(pid));
         }
-        assert!(bytes > events * 5 << 10, "{bytes} bytes of {events} events");
+        assert!(bytes > events * 5 * 1024, "{bytes} bytes of {events} events");
         most
     };
 
