@@ -145,6 +145,7 @@ mod tests {
         assert!(matches!(answer.next().await, Some(Err(Error::Stopping))));
         assert_eq!(answer.next().await.unwrap().unwrap(), text("d"));
     }
+
     #[tokio::test(start_paused = true)]
     async fn facts_wait_a_moment_for_words_and_no_longer() {
         let (sender, receiver) = futures::channel::mpsc::unbounded();

@@ -1,7 +1,10 @@
 //! Sessions hear of it when somebody changes a limit or a budget that governs them: with their next
 //! call, whether that is admitted or refused.
 
+use std::time::Duration;
+
 use proto::event::v1::{LimitChanged, event::Payload};
+use tokio::time::timeout;
 use tracing::warn;
 
 use super::{Admission, Wanted, lock};
@@ -9,6 +12,10 @@ use crate::{limit::Change, store};
 
 /// How many sessions we remember what they were told.
 const MAX_SESSIONS: usize = 100_000;
+
+/// How long a call waits for the ledger. Calls go on while Postgres is away; what changed right then is
+/// not told.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 impl Admission {
     /// What was changed of what governs a call since its session's last one. A session's first call
@@ -28,13 +35,17 @@ impl Admission {
         // Whom we do not know somebody else may have told, with the call before this one.
         let last = match told {
             Some(_) => None,
-            None => match store::requests::last(&self.0.db, &session.0, &session.1, *id).await {
-                Ok(last) => Some(last),
-                Err(error) => {
-                    warn!(%error, session.id = session.1, "cannot tell session {} which limits were changed", session.1);
+            None => {
+                let asked = store::requests::last(&self.0.db, &session.0, &session.1, *id);
+                let Ok(Ok(last)) = timeout(PATIENCE, asked).await else {
+                    warn!(
+                        session.id = session.1,
+                        "session {} is not told which limits were changed", session.1
+                    );
                     return vec![];
-                }
-            },
+                };
+                Some(last)
+            }
         };
         let is_news = |change: &&Change| match last {
             Some(last) => last.is_some_and(|last| last < change.changed_at),

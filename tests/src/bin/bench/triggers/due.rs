@@ -61,7 +61,7 @@ async fn scan(db: &mut PgConnection, scale: Scale, table: &mut Table) -> Result<
     let rows = read(&mut tx).await? as f64 / f64::from(SCANS);
     tx.commit().await?;
     let what = format!("rows that a look reads where none of {} is due", scale.dormant);
-    // One that was taken a moment ago may be met once.
+    // Not none: one row was met once in fifty looks, and nobody knows which.
     table.at_most(what, rows, 0.1, |rows| format!("{rows:.2}"));
     table.note("such a look, p50", ms(latencies.p50()));
     Ok(())
