@@ -1,15 +1,19 @@
 //! The way to Postgres, with a deadline on every wait.
 
+mod migrate;
+
 use std::{str::FromStr as _, time::Duration};
 
 use anyhow::Context as _;
 use secrecy::{ExposeSecret as _, SecretString};
 use sqlx::{
-    Connection as _, Executor as _, PgConnection, PgPool, Postgres, Transaction,
+    Connection as _, PgConnection, PgPool, Postgres, Transaction,
     migrate::Migrator,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use tokio::time::{Instant, timeout};
+
+pub use migrate::migrate;
 
 use crate::args::seconds;
 
@@ -125,26 +129,13 @@ pub fn silence(args: &Args) -> Duration {
     args.database_statement_timeout + ACQUIRE
 }
 
-/// Brings the chassis' own schema and then the service's up to date. Replicas
-/// that start together take turns.
-pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
-    // Waiting for a turn and rewriting a table may both take longer than any call
-    // should, so migrations have a connection of their own that is then thrown away.
-    let mut connection = db.acquire().await?.detach();
-    connection.execute("set statement_timeout = '10min'; set lock_timeout = '10min'").await?;
-    for migrations in [&MIGRATIONS, migrations] {
-        migrations.run_direct(None, &mut connection, false).await.context("cannot migrate")?;
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use sqlx::{ConnectOptions as _, migrate::Migrate as _};
+    use sqlx::{ConnectOptions as _, Executor as _};
 
     use super::*;
 
-    fn args(db: &PgPool) -> Args {
+    pub fn args(db: &PgPool) -> Args {
         Args {
             database_url: db.connect_options().to_url_lossy().to_string().into(),
             database_connections: 2,
@@ -219,19 +210,6 @@ mod tests {
             let code = crate::database_error(&refused).code();
             assert_eq!(code, tonic::Code::InvalidArgument, "{query}: {refused}");
         }
-    }
-
-    #[sqlx::test(migrations = false)]
-    async fn replicas_that_start_together_migrate_once(test: PgPool) {
-        test.execute("drop schema if exists auth cascade").await.unwrap();
-        let replica = async || {
-            let db = connect(&args(&test), "replica").await.unwrap();
-            migrate(&db, &Migrator::DEFAULT).await.unwrap();
-        };
-        tokio::join!(replica(), replica(), replica(), replica());
-        let mut connection = test.acquire().await.unwrap();
-        let applied = connection.list_applied_migrations("auth._migrations").await.unwrap();
-        assert_eq!(applied.len(), MIGRATIONS.iter().count());
     }
 
     #[tokio::test]

@@ -2,7 +2,7 @@ use futures::future::join_all;
 use local::Service;
 use proto::session::v1::subscribe_request::From;
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
-use tests::World;
+use tests::{World, text_of};
 use tokio::process::Command;
 
 /// What a pod does before it starts: on an empty database, and again while others serve.
@@ -37,6 +37,27 @@ async fn every_service_migrates_and_exits_while_others_serve() {
     let turn = session.submit("say Still here.").await;
     let seen = events.until_ended(&turn.turn_id).await;
     assert_eq!(seen.last().unwrap().r#type, "turn.completed");
+}
+
+/// A deployment that is rolled back runs on the schema of the version that it came from.
+#[tokio::test]
+async fn every_service_starts_on_the_schema_of_a_later_version() {
+    let mut world = World::start().await;
+    let mut connection = PgConnection::connect(world.fleet.database_url()).await.unwrap();
+    for schema in ["auth", "models", "session", "tools", "triggers"] {
+        let later = format!(
+            "insert into {schema}._migrations values (9999, 'of later', now(), true, '', 0)"
+        );
+        connection.execute(AssertSqlSafe(later)).await.unwrap();
+    }
+    let url = world.fleet.database_url().to_owned();
+    join_all(Service::ALL.map(|service| migrate(service, &url))).await;
+    for service in Service::ALL {
+        world.fleet.get(service).restart().await.unwrap();
+    }
+    let client = world.client("acme").await;
+    let seen = client.create_session().await.run("say An old one.").await;
+    assert_eq!(text_of(&seen), "An old one.");
 }
 
 async fn migrate(service: Service, database_url: &str) {
