@@ -16,6 +16,7 @@ pub mod tls;
 mod request_id;
 mod serve;
 mod stop;
+mod together;
 mod peer;
 
 pub use args::{Args, Command, seconds};

@@ -20,8 +20,9 @@ use tonic::{
     transport::{Channel, Endpoint},
 };
 use tonic_types::StatusExt as _;
+use tower::ServiceExt as _;
 
-use crate::{Auth, Caller, request_id, telemetry, tls};
+use crate::{Auth, Caller, request_id, telemetry, tls, together::Together};
 
 const CONNECT: Duration = Duration::from_secs(2);
 
@@ -71,6 +72,7 @@ impl Peer {
         let mut connector = HttpConnector::new_with_resolver(resolve::Shuffled);
         connector.enforce_http(false);
         connector.set_nodelay(true);
+        let connector = connector.map_response(Together::new);
         let channel = |_| endpoint.connect_with_connector_lazy(connector.clone());
         let channels = Arc::new(std::array::from_fn(channel));
         Ok(Peer { service, channels, next: Arc::default(), auth: auth.clone() })

@@ -11,9 +11,11 @@ mod health;
 mod ops;
 mod names;
 mod transport;
+mod connection;
 
 use std::{net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
+use futures::TryStreamExt as _;
 use sqlx::PgPool;
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
@@ -23,6 +25,7 @@ use tracing::{info, warn};
 pub use end::{deadline_exceeded, stopping, time_left};
 
 use crate::{Auth, Redis, args::seconds};
+use connection::Connection;
 use health::Health;
 
 #[derive(Debug, Clone, clap::Args)]
@@ -107,6 +110,7 @@ impl Server {
 
         let (reporter, health_service) = tonic_health::server::health_reporter();
         health.observe();
+        self.args.tls.observe()?;
         health.check().await;
         health.report(&reporter).await;
         let watch = health.clone().watch(reporter, stop.clone(), draining.clone());
@@ -128,6 +132,7 @@ impl Server {
 
         info!(service = self.service, address = %listener.local_addr()?, "serving");
         let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+        let incoming = incoming.map_ok(Connection::new);
         let mut server =
             pin!(router.serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned()));
         tokio::select! {

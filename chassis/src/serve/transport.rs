@@ -21,6 +21,9 @@ const MAX_CONNECTION_STREAMS: u32 = 4096;
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 
+/// A prompt is one piece and not many, each of which is written and read by itself.
+const MAX_FRAME_BYTES: u32 = 256 * 1024;
+
 /// Credentials, request ids and traces fit; nothing else should be in there.
 const MAX_HEADER_BYTES: u32 = 32 * 1024;
 
@@ -32,6 +35,7 @@ pub fn new(tls: &tls::Args) -> anyhow::Result<Server> {
         .max_concurrent_streams(MAX_CONNECTION_STREAMS)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(MAX_FRAME_BYTES)
         .http2_max_header_list_size(MAX_HEADER_BYTES);
     Ok(match tls.server()? {
         Some(tls) => transport.tls_config(tls)?,

@@ -1,10 +1,15 @@
-use std::{fs, path::Path};
+use std::{fs, io, net::TcpListener, path::Path, sync::Arc, time::Duration};
 
 use chassis::{Caller, Peer, tls};
 use proto::models::v1::{ListModelsRequest, model_service_client::ModelServiceClient};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{
+    ServerConfig, ServerConnection,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
 use sqlx::PgPool;
 use tempfile::TempDir;
+use tokio::task::spawn_blocking;
 use tonic::Status;
 
 use crate::rig::{Rig, acme, args};
@@ -56,6 +61,37 @@ async fn a_caller_checks_who_serves(db: PgPool) {
     call(&rig, Some(theirs.path()), None).await.unwrap_err();
     call(&rig, None, None).await.unwrap_err();
     rig.list("in plain text").await.unwrap_err();
+}
+
+#[sqlx::test]
+async fn a_server_that_is_refused_hears_why(db: PgPool) {
+    let (ours, theirs) = (certificates(), certificates());
+    let mut rig = Rig::start(db).await;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rig.url = format!("http://{}", listener.local_addr().unwrap());
+    let refused = spawn_blocking({
+        let config = server(theirs.path());
+        move || handshake(&listener, config)
+    });
+    call(&rig, Some(ours.path()), None).await.unwrap_err();
+    let heard = refused.await.unwrap().unwrap_err().downcast::<rustls::Error>().unwrap();
+    assert!(matches!(heard, rustls::Error::AlertReceived(_)), "{heard}");
+}
+
+fn server(folder: &Path) -> Arc<ServerConfig> {
+    tls::install_default();
+    let cert = CertificateDer::from_pem_file(folder.join("cert.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(folder.join("key.pem")).unwrap();
+    let config = ServerConfig::builder().with_no_client_auth();
+    Arc::new(config.with_single_cert(vec![cert], key).unwrap())
+}
+
+/// Serves whoever comes first, until both sides trust each other or do not.
+fn handshake(listener: &TcpListener, config: Arc<ServerConfig>) -> io::Result<()> {
+    let (mut wire, _) = listener.accept()?;
+    wire.set_read_timeout(Some(Duration::from_secs(10)))?;
+    let mut connection = ServerConnection::new(config).unwrap();
+    connection.complete_io(&mut wire).map(drop)
 }
 
 #[sqlx::test]

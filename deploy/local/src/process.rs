@@ -34,6 +34,8 @@ pub struct Process {
     farewell: Signal,
     command: Option<Command>,
     child: Option<Child>,
+    /// How it ended, until somebody asks.
+    ended: Option<ExitStatus>,
 }
 
 /// A command for `program` that gets `farewell` when this process dies, even by
@@ -72,7 +74,7 @@ impl Process {
         // in which order, is for us to say.
         command.process_group(0).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let (name, log) = (name.into(), log.to_owned());
-        Ok(Process { name, log, farewell, command: Some(command), child: None })
+        Ok(Process { name, log, farewell, command: Some(command), child: None, ended: None })
     }
 
     /// Starts the process. It must not be running.
@@ -83,6 +85,7 @@ impl Process {
         let command = self.command.take().context("an earlier start panicked")?;
         let (command, child) = spawn(command);
         self.command = Some(command);
+        self.ended = None;
         self.child = Some(child.with_context(|| format!("cannot start {}", self.name))?);
         Ok(())
     }
@@ -108,15 +111,22 @@ impl Process {
 
     /// The id of the running process.
     pub fn pid(&mut self) -> Option<u32> {
-        self.exited();
+        self.reap();
         self.child.as_ref().map(Child::id)
     }
 
     /// How the process ended, if it was running when last asked and no longer is.
     pub fn exited(&mut self) -> Option<ExitStatus> {
-        let status = self.child.as_mut()?.try_wait().ok()??;
-        self.child = None;
-        Some(status)
+        self.reap();
+        self.ended.take()
+    }
+
+    /// Whoever only asks for the id must not be the one who is told of the end.
+    fn reap(&mut self) {
+        if let Some(Ok(Some(status))) = self.child.as_mut().map(Child::try_wait) {
+            self.child = None;
+            self.ended = Some(status);
+        }
     }
 
     /// The name and the id of the running process.
