@@ -24,6 +24,7 @@ use std::{
 };
 
 use chassis::Tenant;
+use futures::join;
 use jiff::Timestamp;
 use sqlx::PgPool;
 use tokio::{
@@ -79,6 +80,8 @@ struct Inner {
     governed: Mutex<HashMap<Tenant, Arc<Governed>>>,
     /// Our calls: those that are asking, those under way, and those that ended and are not settled.
     calls: Mutex<HashMap<ModelRequestId, Call>>,
+    /// Those that ended a moment ago, for Redis to hear of together with the next that asks.
+    ended: Mutex<Vec<(Tenant, ModelRequestId)>>,
     /// Held by whoever is between asking Redis and telling the ledger. A beat waits for all of them.
     asking: RwLock<()>,
     rebuilding: Mutex<HashMap<Tenant, rebuild::Rebuild>>,
@@ -170,6 +173,7 @@ impl Admission {
             }),
             governed: Mutex::default(),
             calls: Mutex::default(),
+            ended: Mutex::default(),
             asking: RwLock::default(),
             rebuilding: Mutex::default(),
             shares: Mutex::default(),
@@ -222,8 +226,10 @@ impl Admission {
             let asking = inner.asking.read().await;
             let guard = self.guard(wanted);
             let answer = match inner.bus.is_up() {
+                // Behind what ended before it, so that nobody is in the way of who comes after them.
                 true => {
-                    inner.bus.admit(&wanted.account.tenant, epoch, &now, &checks, &row).await.ok()
+                    let admit = inner.bus.admit(&wanted.account.tenant, epoch, &now, &checks, &row);
+                    join!(self.release_ended(), admit).1.ok()
                 }
                 false => None,
             };

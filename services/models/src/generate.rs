@@ -1,6 +1,7 @@
 //! One request: routed, asked, streamed and paid for, in this order on record.
 
 mod attempt;
+mod gathered;
 mod span;
 
 use std::sync::Arc;

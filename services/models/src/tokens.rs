@@ -4,6 +4,10 @@
 //! Counting exactly would take each family's vocabulary, and only one family publishes its
 //! own; for that one the tests measure how far off the estimate is.
 
+use std::{hash::BuildHasher as _, sync::LazyLock};
+
+use foldhash::fast::RandomState;
+use moka::sync::Cache;
 use serde::Deserialize;
 
 use crate::prompt::{Content, Prompt};
@@ -81,7 +85,10 @@ impl Size {
     }
 
     pub fn add(&mut self, text: &str) {
-        let (characters, units) = measure(text);
+        let (characters, units) = match text.len() {
+            0..LONG => measure(text),
+            _ => KNOWN.measure(text),
+        };
         self.characters += characters;
         self.units += units;
     }
@@ -106,76 +113,110 @@ impl Size {
     }
 }
 
+/// Texts of this many bytes are measured once: every call of a conversation brings its instructions,
+/// its tools and what was said so far again.
+const LONG: usize = 256;
+
+static KNOWN: LazyLock<Known> =
+    LazyLock::new(|| Known { hasher: RandomState::default(), measured: Cache::new(20_000) });
+
+/// What texts were measured to be, by their length and hash. Of two that had both in common, which
+/// nobody can bring about who does not know how this process hashes, the second would be estimated
+/// wrongly.
+struct Known {
+    hasher: RandomState,
+    measured: Cache<(usize, u64), (usize, usize)>,
+}
+
+impl Known {
+    fn measure(&self, text: &str) -> (usize, usize) {
+        let key = (text.len(), self.hasher.hash_one(text));
+        if let Some(measured) = self.measured.get(&key) {
+            return measured;
+        }
+        let measured = measure(text);
+        self.measured.insert(key, measured);
+        measured
+    }
+}
+
 /// Characters, and thousandths of tokens as a vocabulary of some 200,000 pieces cuts them:
 /// most words of English are one piece together with the space before them, rarer and
 /// longer ones are several, and other scripts have smaller pieces.
 ///
-/// Every request is measured from end to end, so it goes by stretches of letters and signs of one
-/// kind and not by single ones.
+/// It goes by stretches of one class of bytes and not by single characters.
 fn measure(text: &str) -> (usize, usize) {
-    let (mut characters, mut units) = (0, 0);
+    let bytes = text.as_bytes();
+    let (mut characters, mut units, mut at) = (0, 0, 0);
     let mut run = Run::default();
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let (stretch, bytes) = match Stretch::ASCII.get(first as usize) {
-            Some(stretch) => {
-                let same = |byte: &u8| Stretch::ASCII.get(usize::from(*byte)) == Some(stretch);
-                (*stretch, rest.as_bytes().iter().take_while(|byte| same(byte)).count())
+    while let Some(byte) = bytes.get(at) {
+        let class = CLASSES[usize::from(*byte)];
+        let (kind, length, end) = match class.kind() {
+            Some(kind) => {
+                let same = |byte: &u8| CLASSES[usize::from(*byte)] == class;
+                let length = bytes[at..].iter().position(|byte| !same(byte));
+                let length = length.unwrap_or(bytes.len() - at);
+                (kind, length, at + length)
             }
-            None => (Stretch::of(first), first.len_utf8()),
+            None => {
+                let character = text[at..].chars().next().unwrap_or_default();
+                (Kind::of(character), 1, at + character.len_utf8())
+            }
         };
-        let length = if first.is_ascii() { bytes } else { 1 };
         // A capital begins a word of its own: `toString`.
-        if stretch.kind != run.kind || (stretch.case == Case::Upper && run.ends_low) {
+        if kind != run.kind || (class == Class::Upper && run.ends_low) {
             units += run.units();
-            run = Run { kind: stretch.kind, ..Run::default() };
+            run = Run { kind, ..Run::default() };
         }
         run.length += length;
-        run.ends_low = stretch.case == Case::Lower;
-        run.lines |= stretch.line;
+        run.ends_low = class == Class::Lower;
+        run.lines |= class == Class::Line;
         characters += length;
-        rest = &rest[bytes..];
+        at = end;
     }
     (characters, units + run.units())
 }
 
-/// Characters that follow each other and make no difference among themselves.
+/// Bytes that make no difference among themselves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Stretch {
-    kind: Kind,
-    case: Case,
-    line: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Case {
+enum Class {
     Lower,
     Upper,
-    None,
+    Digit,
+    Space,
+    Line,
+    Sign,
+    /// Part of a character that is not ASCII.
+    Other,
 }
 
-impl Stretch {
-    const ASCII: [Stretch; 128] = {
-        let none = Stretch { kind: Kind::Sign, case: Case::None, line: false };
-        let mut table = [none; 128];
-        let mut byte = 0;
-        while byte < table.len() {
-            let (kind, case) = match byte as u8 {
-                b'a'..=b'z' => (Kind::Letter, Case::Lower),
-                b'A'..=b'Z' => (Kind::Letter, Case::Upper),
-                b'0'..=b'9' => (Kind::Digit, Case::None),
-                b' ' | b'\t'..=b'\r' => (Kind::Space, Case::None),
-                _ => (Kind::Sign, Case::None),
-            };
-            table[byte] = Stretch { kind, case, line: byte as u8 == b'\n' };
-            byte += 1;
-        }
-        table
-    };
+const CLASSES: [Class; 256] = {
+    let mut classes = [Class::Other; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        classes[byte] = match byte as u8 {
+            b'a'..=b'z' => Class::Lower,
+            b'A'..=b'Z' => Class::Upper,
+            b'0'..=b'9' => Class::Digit,
+            b'\n' => Class::Line,
+            b' ' | b'\t'..=b'\r' => Class::Space,
+            _ => Class::Sign,
+        };
+        byte += 1;
+    }
+    classes
+};
 
-    /// Of a character that is not ASCII.
-    fn of(character: char) -> Stretch {
-        Stretch { kind: Kind::of(character), case: Case::None, line: false }
+impl Class {
+    /// What its characters are, if they are all the same.
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Class::Lower | Class::Upper => Some(Kind::Letter),
+            Class::Digit => Some(Kind::Digit),
+            Class::Space | Class::Line => Some(Kind::Space),
+            Class::Sign => Some(Kind::Sign),
+            Class::Other => None,
+        }
     }
 }
 

@@ -1,8 +1,14 @@
 //! What a call under way holds, from before it is asked for until it is settled.
 
+use std::{mem, time::Duration};
+
 use chassis::Tenant;
+use futures::future::join_all;
 use proto::event::v1::event::Payload;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{Admission, Call, RETRY, Wanted, lock, refusal, share};
@@ -17,6 +23,9 @@ use crate::{
     request::{Basis, Row, Status},
     usage::{Meter, Usage},
 };
+
+/// How long an end waits for somebody to tell Redis of it together with.
+const SOON: Duration = Duration::from_millis(2);
 
 /// Leave to call a provider. Dropping it ends the request with what was streamed until then.
 pub struct Reservation {
@@ -43,7 +52,7 @@ pub struct Remaining {
 impl Reservation {
     /// What is to be put on record before the call.
     pub fn facts(&mut self) -> Vec<Payload> {
-        std::mem::take(&mut self.facts)
+        mem::take(&mut self.facts)
     }
 
     /// The budget that pays, if any.
@@ -169,12 +178,25 @@ impl Admission {
         }
     }
 
+    /// Together with the next call that asks, or soon: who tells Redis twice wakes it up twice.
     fn release_later(&self, tenant: &Tenant, id: ModelRequestId) {
-        let (admission, tenant) = (self.clone(), tenant.clone());
         // Without a runtime the process is ending.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { admission.release(&tenant, id).await });
+        let Ok(runtime) = Handle::try_current() else { return };
+        let mut ended = lock(&self.0.ended);
+        ended.push((tenant.clone(), id));
+        if ended.len() == 1 {
+            let admission = self.clone();
+            runtime.spawn(async move {
+                sleep(SOON).await;
+                admission.release_ended().await;
+            });
         }
+    }
+
+    /// Settles what ended a moment ago.
+    pub(super) async fn release_ended(&self) {
+        let ended = mem::take(&mut *lock(&self.0.ended));
+        join_all(ended.iter().map(|(tenant, id)| self.release(tenant, *id))).await;
     }
 }
 

@@ -41,7 +41,7 @@ end
 
 -- Milliseconds until enough of the minute has passed.
 local function room(key, from, used, check)
-    for past = from, second do
+    for past = from or second, second do
         used = used - number(redis.call('hget', key, int(past)))
         if used + check.need <= check.limit then
             return (past + MINUTE) * 1000 - millis
@@ -51,7 +51,7 @@ local function room(key, from, used, check)
 end
 
 local blocked, refused = {}, false
-local taken = {}
+local taken, since = {}, {}
 for index, check in ipairs(checks) do
     local used, retry = 0, 0
     local key, from
@@ -64,7 +64,7 @@ for index, check in ipairs(checks) do
     else
         used = number(redis.call('hget', homes[check.window], check.counter))
     end
-    taken[index] = used
+    taken[index], since[index] = used, from
     local others = 0
     if check.queue_ms > 0 then
         others = ahead(check)
@@ -103,24 +103,29 @@ for index, check in ipairs(checks) do
     local home = homes[check.window]
     if check.window == 'minute' then
         local key = prefix .. 'minute:' .. check.counter
-        redis.call('hsetnx', key, 'from', int(second))
+        if not since[index] then
+            redis.call('hset', key, 'from', int(second))
+        end
         redis.call('hincrby', key, 'sum', int(check.need))
-        redis.call('hincrby', key, int(second), int(check.need))
-        redis.call('expire', key, MINUTE + 1)
+        -- The first of a second sees to it that the counter stays for as long as it holds something.
+        if redis.call('hincrby', key, int(second), int(check.need)) == check.need then
+            redis.call('expire', key, MINUTE + 1)
+        end
     elseif check.window == 'budget' then
         redis.call('hincrby', budgets, check.counter .. ':held', int(check.need))
         remaining = check.limit - after
         home = budgets
     else
         redis.call('hincrby', home, check.counter, int(check.need))
+        -- The first that is taken of a window sees to it that the window ends some day.
+        if taken[index] == 0 and check.window ~= 'live' then
+            redis.call('expire', home, check.window == 'day' and 172800 or 2764800)
+        end
     end
     -- Told once for each window.
     if check.window == 'day' or check.window == 'month' or check.window == 'budget' then
         if after * 5 >= check.limit * 4 and redis.call('hsetnx', home, check.counter .. ':low', 1) == 1 then
             low[#low + 1] = {index - 1, int(after)}
-        end
-        if check.window ~= 'budget' then
-            redis.call('expire', home, check.window == 'day' and 172800 or 2764800)
         end
     end
 end

@@ -21,18 +21,19 @@ local function number(text)
 end
 
 -- What a counter of the minute holds, once what has left it is taken out. `from` is the oldest
--- second that may have something, so that nothing is looked at twice.
+-- second that may have something, so that nothing is looked at twice; there is none where the
+-- counter holds nothing.
 local function minute(key)
     local found = redis.call('hmget', key, 'from', 'sum')
     local from, sum = tonumber(found[1]), number(found[2])
     if not from then
-        return 0, second
+        return 0
     end
     local oldest = second - MINUTE + 1
     -- Nobody has written for so long that it should have expired.
     if from < oldest - 2 * MINUTE then
         redis.call('del', key)
-        return 0, second
+        return 0
     end
     if from < oldest then
         for gone = from, oldest - 1 do

@@ -23,11 +23,14 @@ for _, check in ipairs(cjson.decode(wanted)) do
         redis.call('hincrby', budgets, check.counter .. ':held', int(-check.need))
         redis.call('hincrby', budgets, check.counter .. ':spent', int(micros))
     elseif check.window == 'minute' then
-        local key = prefix .. 'minute:' .. check.counter
-        local _, from = minute(key)
-        if check.measure == 'tokens' and began >= from and redis.call('exists', key) == 1 then
-            redis.call('hincrby', key, 'sum', int(took - check.need))
-            redis.call('hincrby', key, int(began), int(took - check.need))
+        -- What was counted as a request stays one, whatever came of it.
+        if check.measure == 'tokens' then
+            local key = prefix .. 'minute:' .. check.counter
+            local _, from = minute(key)
+            if from and began >= from then
+                redis.call('hincrby', key, 'sum', int(took - check.need))
+                redis.call('hincrby', key, int(began), int(took - check.need))
+            end
         end
     elseif redis.call('exists', homes[check.window]) == 1 then
         redis.call('hincrby', homes[check.window], check.counter, int(took - check.need))

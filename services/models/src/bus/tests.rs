@@ -65,6 +65,33 @@ impl Rig {
         self.bus.settle(&self.tenant, id, Worst { tokens, micros }).await.unwrap()
     }
 
+    /// The milliseconds of the clock that the scripts go by.
+    async fn clock(&self) -> i64 {
+        let mut connection = self.bus.redis.connection();
+        let (seconds, micros): (i64, i64) =
+            redis::cmd("time").query_async(&mut connection).await.unwrap();
+        seconds * 1000 + micros / 1000
+    }
+
+    /// Leaves the keys so little time that somebody has to see to it that they stay.
+    async fn hurry(&self, keys: &[(String, i64)]) {
+        for (name, _) in keys {
+            let key = key(&self.tenant, name);
+            let found: bool = self.bus.redis.connection().expire(key, 5).await.unwrap();
+            assert!(found, "{name}");
+        }
+    }
+
+    /// Asserts that since `began` somebody gave each of the keys its seconds.
+    async fn stay_since(&self, began: i64, keys: &[(String, i64)]) {
+        let now = self.clock().await;
+        for (name, seconds) in keys {
+            let key = key(&self.tenant, name);
+            let ends: i64 = self.bus.redis.connection().pexpire_time(key).await.unwrap();
+            assert!((began..=now).contains(&(ends - seconds * 1000)), "{name} {began} {ends}");
+        }
+    }
+
     /// What a script would find used.
     async fn used(&self, check: &Check) -> i64 {
         // More than there can be: the refusal tells.
@@ -217,6 +244,66 @@ async fn what_is_counted_anew_counts_like_what_was() {
         used.push(rig.used(check).await);
     }
     assert_eq!(used, [1, 5, 0, 30, (1 << 51) - 20, 80]);
+}
+
+/// For as long as it counts, and not for ever.
+#[tokio::test]
+async fn a_counter_stays_whoever_wrote_it_last() {
+    let mut rig = Rig::new().await;
+    let (day, month) = (format!("day:{}", rig.now.day), format!("month:{}", rig.now.month));
+    let all = [
+        ("minute:Minute-Calls".to_owned(), 62),
+        ("minute:Minute-Tokens".to_owned(), 62),
+        (day, 172_800),
+        (month, 2_764_800),
+    ];
+    let minutes = &all[..2];
+    let checks = checks(10);
+    let admit = async |rig: &Rig| {
+        let (id, answer) = rig.admit(&checks).await;
+        assert!(matches!(answer, Answer::Admitted { .. }), "{answer:?}");
+        id
+    };
+    let next_second = || sleep(Duration::from_secs(1));
+
+    let began = rig.clock().await;
+    let first = admit(&rig).await;
+    rig.stay_since(began, &all).await;
+
+    rig.hurry(minutes).await;
+    next_second().await;
+    let began = rig.clock().await;
+    let second = admit(&rig).await;
+    rig.stay_since(began, minutes).await;
+
+    // Nothing is left of what was taken but that there were calls.
+    for id in [first, second] {
+        assert_eq!(rig.settle(id, 0, 0).await, Settled::Done);
+    }
+    rig.hurry(&all[1..]).await;
+    let began = rig.clock().await;
+    admit(&rig).await;
+    rig.stay_since(began, &all[1..]).await;
+
+    let by_second: BTreeMap<_, _> = [(rig.now.second(), 10)].into();
+    let counters = Counters {
+        minute: ["Minute-Calls", "Minute-Tokens"]
+            .map(|counter| (counter.to_owned(), by_second.clone()))
+            .into(),
+        day: [("Day-Tokens".to_owned(), 10)].into(),
+        month: [("Month-Micros".to_owned(), 10)].into(),
+        ..Counters::default()
+    };
+    rig.bus.invalidate(&rig.tenant).await.unwrap();
+    let began = rig.clock().await;
+    rig.open(&counters, &[]).await;
+    rig.stay_since(began, &all).await;
+
+    rig.hurry(minutes).await;
+    next_second().await;
+    let began = rig.clock().await;
+    admit(&rig).await;
+    rig.stay_since(began, minutes).await;
 }
 
 #[tokio::test]

@@ -7,15 +7,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures::{
-    StreamExt as _,
-    stream::{self, BoxStream},
-};
+use futures::{StreamExt as _, stream};
 use opentelemetry::{KeyValue, global, metrics::Counter};
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use super::{span, unless_stopping};
+use super::{gathered::Gathered, span, unless_stopping};
 use crate::{
     admission::{Remaining, Reservation},
     catalogue::{Model, live::Served},
@@ -41,7 +38,7 @@ fn count(model: &Model, outcome: &'static str) {
 pub struct Attempt<'a> {
     model: &'a Model,
     span: Span,
-    chunks: BoxStream<'static, Result<Chunk, Failure>>,
+    chunks: Gathered,
     record: Option<health::Attempt>,
     reservation: Reservation,
 }
@@ -76,7 +73,7 @@ impl<'a> Attempt<'a> {
                 stream::iter([Err(Failure::Transient(problem))]).boxed()
             }
         };
-        Ok(Attempt { model, span, chunks, record, reservation })
+        Ok(Attempt { model, span, chunks: Gathered::new(chunks), record, reservation })
     }
 
     /// What it says next. `committed`: people have seen some of the answer.
@@ -88,7 +85,7 @@ impl<'a> Attempt<'a> {
         let Attempt { span, chunks, record, reservation, .. } = self;
         let mut poll =
             |context: &mut Context<'_>| span.in_scope(|| chunks.poll_next_unpin(context));
-        // What is there already needs nobody to wait for it: a fast model has many words at once.
+        // What is there already needs nobody to wait for it.
         let next = match poll_fn(|context| Poll::Ready(poll(context))).await {
             Poll::Ready(next) => next,
             Poll::Pending => {

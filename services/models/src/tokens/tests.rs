@@ -111,6 +111,28 @@ fn measured_singly(text: &str) -> (usize, usize) {
     (characters, units + run.units())
 }
 
+#[test]
+fn what_is_known_of_a_text_is_what_it_measures() {
+    let known = Known { hasher: RandomState::default(), measured: Cache::new(100) };
+    let alike = ["a", "A", "7", " ", "\n", "{"].map(|character| character.repeat(LONG));
+    let texts = CORPUS.map(|(_, text)| text.repeat(2)).into_iter().chain(alike);
+    let texts: Vec<_> = texts.chain(["é".repeat(LONG / 2), "word".repeat(LONG / 4)]).collect();
+    // The second time from memory.
+    for _ in 0..2 {
+        for text in &texts {
+            assert!(text.len() >= LONG);
+            assert_eq!(known.measure(text), measure(text), "{text}");
+            let mut size = Size::default();
+            size.add(text);
+            assert_eq!((size.characters, size.units), measure(text), "{text}");
+        }
+    }
+    for text in &texts {
+        let key = (text.len(), known.hasher.hash_one(text));
+        assert_eq!(known.measured.get(&key), Some(measure(text)), "{text}");
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn stretches_come_to_what_their_characters_come_to(text in "([a-zA-Z0-9 \n\t,.{}\"é×жя中😀]{0,6}|\\PC{0,4}){0,8}") {
