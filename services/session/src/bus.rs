@@ -40,9 +40,10 @@ const READY: &str = "windlass:ready";
 /// there is no use in keeping more than this.
 const BACKLOG: usize = 1024;
 
-/// How many publications one round trip takes, and how long it waits for them.
+/// How many publications one round trip takes, and how long it waits for them: a short turn is told in
+/// one, when it is over and nothing waits for a core any more.
 const AT_ONCE: usize = 64;
-const GATHER: Duration = Duration::from_millis(1);
+const GATHER: Duration = Duration::from_millis(2);
 
 /// How long to wait before connecting again.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -73,6 +73,11 @@ pub struct Serve {
     #[arg(long, env, default_value_t = 120.0)]
     pub model_silence: f64,
 
+    /// Seconds for which a call of a tool is repeated while the tools service, or the replica of it
+    /// that has the workspace, is away. Longer than a replica takes to be replaced.
+    #[arg(long, env, default_value_t = 60.0)]
+    pub tools_patience: f64,
+
     /// Seconds after which a question to a person expires; 0: never.
     #[arg(long, env, default_value_t = 604_800.0)]
     pub action_expiry: f64,

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use proto::tools::v1::Tool;
 use serde_json::{Value, json};
 
-use crate::{compaction::View, message::ToolState};
+use crate::{compaction::View, message::ToolState, prompt};
 
 /// The tool that finds others.
 pub const TOOL_SEARCH: &str = "tool_search";
@@ -21,6 +21,8 @@ pub struct Offer {
     pub read_only: HashSet<String>,
     /// One line of JSON per tool, as prompts are stored with.
     pub text: String,
+    /// Of the text, which is most of a prompt.
+    pub digest: String,
     /// What the agent has and has to search for.
     hidden: HashSet<String>,
 }
@@ -48,7 +50,7 @@ impl Offer {
         let text = lines.collect::<Vec<_>>().join("\n");
         let read_only = tools.iter().filter(|tool| tool.read_only);
         let read_only = read_only.map(|tool| tool.name.clone()).collect();
-        Offer { tools, read_only, text, hidden }
+        Offer { tools, read_only, digest: prompt::digest(&text), text, hidden }
     }
 
     pub fn is_empty(&self) -> bool {

@@ -70,7 +70,11 @@ pub fn system(agent: &Agent, around: Around<'_>) -> System {
     let text = texts.join("\n\n");
     let mut body = text.clone();
     if !around.offer.is_empty() {
-        listed.push(section("tools", &around.offer.text));
+        listed.push(Section {
+            name: "tools".to_owned(),
+            digest: around.offer.digest.clone(),
+            tokens: tokens(around.offer.text.len()),
+        });
         body.push_str("\n\n# Tools\n\n");
         body.push_str(&around.offer.text);
     }
@@ -151,7 +155,7 @@ fn section(name: &str, text: &str) -> Section {
     Section { name: name.to_owned(), digest: digest(text), tokens: tokens(text.len()) }
 }
 
-fn digest(text: &str) -> String {
+pub fn digest(text: &str) -> String {
     format!("sha256:{:x}", Sha256::digest(text.as_bytes()))
 }
 

@@ -1,6 +1,6 @@
 //! The way from a tool's evaluation and execution to the machine's inputs.
 
-use std::{error::Error as _, iter, sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use chassis::Caller;
 use proto::{
@@ -12,24 +12,16 @@ use proto::{
     },
 };
 use serde_json::Value;
-use tokio::time::sleep;
-use tonic::{Code, Status, Streaming, TimeoutExpired};
+use tonic::{Status, Streaming};
 use tonic_types::StatusExt as _;
-use tracing::warn;
 
-use super::{Inputs, own, passing::is_passing, people::Ask};
+use super::{Inputs, own, passing::Asked, people::Ask};
 use crate::{
     host::Host,
     ids::ToolCallId,
     message::without_nul,
     turn::{Decision, Input, Outcome},
 };
-
-/// How often the tools service is asked while nobody is there to answer, and how long the first
-/// pause is; each is twice as long as the one before. A replica that stops refuses, and a call in
-/// that moment is not worth failing for: another one takes it.
-const ATTEMPTS: u32 = 5;
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// Asks whether a call may run; always ends in `Evaluated`.
 pub async fn evaluate(
@@ -44,12 +36,12 @@ pub async fn evaluate(
     let tool = call.tool.clone();
     let request = EvaluateRequest { call: Some(call) };
     let patience = host.patience(&caller).await;
-    let mut attempt = 1;
+    let mut asked = Asked::new(&host);
     let answer = loop {
         let (mut client, peer) = host.tools();
         let request = peer.request_within(patience, &caller, request.clone());
         let answer = client.evaluate(request).await;
-        if !is_worth_another(&mut attempt, &answer).await {
+        if !asked.is_worth_another(&answer).await {
             break answer;
         }
     };
@@ -90,11 +82,11 @@ pub async fn execute(
     }
     let request = ExecuteRequest { call: Some(call), approved, ..ExecuteRequest::default() };
     // The fence keeps a call from running twice, so one whose answer was lost may be repeated.
-    let mut attempt = 1;
+    let mut asked = Asked::new(&host);
     let answer = loop {
         let (mut client, peer) = host.tools();
         let answer = client.execute(peer.request(&caller, request.clone())).await;
-        if !is_worth_another(&mut attempt, &answer).await {
+        if !asked.is_worth_another(&answer).await {
             break answer;
         }
     };
@@ -104,32 +96,6 @@ pub async fn execute(
         Err(status) => broken("the tool did not start", &status),
     };
     let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
-}
-
-/// Whether to ask again, after a pause, because nobody was there to answer. Who lets a deadline
-/// pass is there.
-async fn is_worth_another<T>(attempt: &mut u32, answer: &Result<T, Status>) -> bool {
-    let Err(status) = answer else { return false };
-    if is_late(status) || *attempt == ATTEMPTS || !is_passing(status) {
-        return false;
-    }
-    warn!(%status, "the tools service does not answer, trying again");
-    sleep(PAUSE * 2_u32.pow(*attempt - 1)).await;
-    *attempt += 1;
-    true
-}
-
-/// Whether time ran out, here or there. A connection that ends under a call cancels it too, but that
-/// is the transport's word and has another source.
-fn is_late(status: &Status) -> bool {
-    let mut sources = iter::successors(status.source(), |&error| error.source());
-    match status.code() {
-        Code::DeadlineExceeded => true,
-        Code::Cancelled => {
-            status.source().is_none() || sources.any(|error| error.is::<TimeoutExpired>())
-        }
-        _ => false,
-    }
 }
 
 /// Whether the tools service has seen this call before: it was taken, and its answer was lost.

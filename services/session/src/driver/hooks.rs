@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use chassis::Caller;
 use proto::tools::v1::{RunHooksRequest, RunHooksResponse};
-use tokio::time::{Duration, sleep};
 use tonic::{Code, Status};
-use tracing::{Instrument as _, warn};
+use tracing::Instrument as _;
 
-use super::{Driver, Inputs, calls::storable};
+use super::{Driver, Inputs, calls::storable, passing::Asked};
 use crate::{
     flusher::Stopped,
     hook::Event,
@@ -17,11 +16,6 @@ use crate::{
     message::{Message, Metadata, Part, Role, without_nul},
     turn::{Hooked, Hooks, Input, Verdict},
 };
-
-/// How often the tools service is asked before a turn is given up, and how long the first pause
-/// is; each is twice as long as the one before.
-const ATTEMPTS: u32 = 6;
-const PAUSE: Duration = Duration::from_millis(500);
 
 /// How much of a text hooks get to see, in bytes.
 const MOST_TEXT: usize = 512 * 1024;
@@ -93,7 +87,7 @@ async fn ask(
     event: Event,
     request: RunHooksRequest,
 ) -> Result<RunHooksResponse, Status> {
-    let mut attempt = 1;
+    let mut asked = Asked::new(&host);
     loop {
         let answer = async {
             // Who could not say before whether there are any may be able to now.
@@ -104,13 +98,11 @@ async fn ask(
             let request = peer.request_within(PATIENT_ANSWER, &caller, request.clone());
             Ok(client.run_hooks(request).await?.into_inner())
         };
-        match answer.await {
-            Err(status) if status.code() == Code::Unavailable && attempt < ATTEMPTS => {
-                warn!(%status, "the tools service cannot ask hooks, trying again");
-                sleep(PAUSE * 2_u32.pow(attempt - 1)).await;
-                attempt += 1;
-            }
-            answer => return answer,
+        let answer = answer.await;
+        // Nothing else says that hooks were not asked.
+        let away = answer.as_ref().is_err_and(|status| status.code() == Code::Unavailable);
+        if !away || !asked.is_worth_another(&answer).await {
+            return answer;
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// How much of what has arrived is looked at together.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 32;
 
 /// Calls the model and tells `inputs` what it says; always ends in `Finished` or `Failed`.
 pub async fn generate(

@@ -1,14 +1,81 @@
-use std::error::Error as _;
+//! Which failures of other services pass, and how long to wait for that.
+
+use std::{error::Error as _, iter, time::Duration};
 
 use proto::error::v1::Reason;
-use tonic::{Code, Status};
+use tokio::time::{Instant, sleep};
+use tonic::{Code, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
+use tracing::warn;
+
+use crate::host::Host;
+
+/// How long the first pause is before the tools service is asked again; each is twice as long as
+/// the one before, up to the longest.
+const PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How often somebody is asked who is there and has no room.
+const ATTEMPTS: u32 = 5;
+
+/// Something that the tools service is asked for until somebody is there to answer.
+///
+/// A replica that stops refuses what comes, and one that has a disk takes its workspaces along until
+/// it is back. A turn in that moment is not worth failing for.
+pub struct Asked {
+    attempt: u32,
+    begun: Instant,
+    patience: Duration,
+}
+
+impl Asked {
+    pub fn new(host: &Host) -> Asked {
+        let patience = Duration::from_secs_f64(host.config.tools_patience);
+        Asked { attempt: 1, begun: Instant::now(), patience }
+    }
+
+    /// Whether to ask again, after a pause, because nobody was there to answer. Who lets a deadline
+    /// pass is there.
+    pub async fn is_worth_another<T>(&mut self, answer: &Result<T, Status>) -> bool {
+        let Err(status) = answer else { return false };
+        let doubled = PAUSE.saturating_mul(2_u32.saturating_pow(self.attempt - 1));
+        let pause = doubled.min(LONGEST_PAUSE);
+        let goes_on = match reason(status) {
+            Some(Reason::Overloaded) => self.attempt < ATTEMPTS,
+            _ => self.begun.elapsed() + pause < self.patience,
+        };
+        if is_late(status) || !is_passing(status) || !goes_on {
+            return false;
+        }
+        warn!(%status, "the tools service does not answer, trying again");
+        sleep(pause).await;
+        self.attempt += 1;
+        true
+    }
+}
+
+/// Whether time ran out, here or there. A connection that ends under a call cancels it too, but that
+/// is the transport's word and has another source.
+fn is_late(status: &Status) -> bool {
+    let mut sources = iter::successors(status.source(), |&error| error.source());
+    match status.code() {
+        Code::DeadlineExceeded => true,
+        Code::Cancelled => {
+            status.source().is_none() || sources.any(|error| error.is::<TimeoutExpired>())
+        }
+        _ => false,
+    }
+}
+
+fn reason(status: &Status) -> Option<Reason> {
+    let details = status.get_error_details();
+    details.error_info().and_then(|info| Reason::from_str_name(&info.reason))
+}
 
 /// Whether a failure of another service says that the same call may work a moment later, or
 /// elsewhere.
 pub fn is_passing(status: &Status) -> bool {
-    let details = status.get_error_details();
-    match details.error_info().and_then(|info| Reason::from_str_name(&info.reason)) {
+    match reason(status) {
         Some(
             Reason::DependencyUnavailable
             | Reason::Stopping

@@ -2,6 +2,7 @@
 
 mod admin;
 mod agents;
+mod context;
 mod facts;
 mod flush;
 mod history;

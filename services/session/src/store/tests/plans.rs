@@ -151,8 +151,11 @@ async fn a_turn(world: &World, id: SessionId) {
         pending.end(Ending::Completed);
     });
     world.flush(&owner, &end).await.unwrap();
-    let next = world.claim(id).await;
+    let (next, context) = turns::claim(db, world.replica, &[id]).await.unwrap().remove(0);
+    // The first had nothing to gather, this one has.
+    assert_eq!(context.memories.len(), 1);
     world.flush(&Owner::from(&next), &end).await.unwrap();
+    forget(world).await;
     go_back(world, id).await;
 }
 
@@ -197,8 +200,7 @@ async fn go_back(world: &World, id: SessionId) {
 }
 
 async fn remember(world: &World) {
-    let (db, tenant) = (&world.db, world.tenant.clone());
-    let shelf = Shelf { tenant, scope: Scope::User, owner: "alice".into() };
+    let (db, shelf) = (&world.db, shelf(world));
     let note = Note {
         name: "likes-tea".into(),
         description: "Drinks tea".into(),
@@ -208,7 +210,14 @@ async fn remember(world: &World) {
     memories::write(db, &shelf, &note, None).await.unwrap().unwrap();
     memories::read(db, &shelf, "likes-tea").await.unwrap().unwrap();
     assert_eq!(memories::list(db, &shelf, "", 10).await.unwrap().len(), 1);
-    assert!(memories::delete(db, &shelf, "likes-tea", None).await.unwrap());
+}
+
+async fn forget(world: &World) {
+    assert!(memories::delete(&world.db, &shelf(world), "likes-tea", None).await.unwrap());
+}
+
+fn shelf(world: &World) -> Shelf {
+    Shelf { tenant: world.tenant.clone(), scope: Scope::User, owner: "alice".into() }
 }
 
 async fn read(world: &World, id: SessionId, turn_id: TurnId) {
@@ -231,7 +240,7 @@ async fn read(world: &World, id: SessionId, turn_id: TurnId) {
     assert_eq!(snapshot::queue(&mut connection, id).await.unwrap().len(), 1);
 }
 
-/// Sessions that have had one turn each.
+/// Sessions that have had one turn each, the first half of them with rules.
 async fn fill(world: &World) -> Vec<SessionId> {
     let ids: Vec<_> = (0..SESSIONS).map(|_| SessionId::new()).collect();
     let text: Vec<_> = ids.iter().map(SessionId::to_string).collect();
@@ -252,6 +261,11 @@ async fn fill(world: &World) -> Vec<SessionId> {
          from unnest($1::text[]) as s(id)",
         "insert into session.memory (tenant_id, scope, owner, name, description, type, body)
          select 'acme', 'user', id, 'some', 'thing', 'user', '' from unnest($1::text[]) as s(id)",
+        "insert into session.rule (tenant_id, scope, scope_id, permission, pattern, action, subject)
+         select 'acme', r.scope, r.scope_id, 'bash', 'ls', 'allow', 'alice'
+         from unnest($1::text[]) with ordinality as s(id, n),
+              lateral (values ('session', id), ('project', 'ws_' || substr(id, 5))) as r(scope, scope_id)
+         where n <= cardinality($1::text[]) / 2",
         "insert into session.turn (session_id, id, message_id, status, subject, submitted_at)
          select id, 'turn_' || substr(id, 5), 'msg_' || substr(id, 5), 'completed', 'alice', now()
          from unnest($1::text[]) as s(id)",
