@@ -121,6 +121,10 @@ pub struct Config {
     #[arg(long, env, hide_env_values = true)]
     pub hook_secret: Option<SecretString>,
 
+    /// Another such secret that signs too, for as long as receivers change from one to the other.
+    #[arg(long, env, hide_env_values = true, requires = "hook_secret")]
+    pub hook_secret_also: Option<SecretString>,
+
     #[command(flatten)]
     pub search: search::Args,
 

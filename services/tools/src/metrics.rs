@@ -1,8 +1,9 @@
 //! What is counted about tools.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc};
 
 use opentelemetry::{KeyValue, global};
+use rustix::fs::{StatVfs, statvfs};
 use sandbox::Tier;
 
 use crate::execute::Executor;
@@ -36,6 +37,32 @@ pub fn observe(executor: &Arc<Executor>, most: usize) {
             .with_callback(move |gauge| {
                 if let Some(executor) = executor.upgrade() {
                     gauge.observe(count(&executor), &[] as &[KeyValue]);
+                }
+            })
+            .build();
+    }
+}
+
+/// Shows how large the disk of workspaces is, and how much of it nobody uses.
+pub fn observe_disk(folder: &Path) {
+    let meter = global::meter("tools");
+    type Bytes = fn(&StatVfs) -> u64;
+    let gauges: [(&str, &str, Bytes); 2] = [
+        ("tools.disk.bytes", "How large the disk of workspaces is", |disk| {
+            disk.f_blocks * disk.f_frsize
+        }),
+        ("tools.disk.free_bytes", "How much of the disk of workspaces is free for us", |disk| {
+            disk.f_bavail * disk.f_frsize
+        }),
+    ];
+    for (name, description, bytes) in gauges {
+        let folder = folder.to_owned();
+        meter
+            .u64_observable_gauge(name)
+            .with_description(description)
+            .with_callback(move |gauge| {
+                if let Ok(disk) = statvfs(&folder) {
+                    gauge.observe(bytes(&disk), &[] as &[KeyValue]);
                 }
             })
             .build();

@@ -67,7 +67,8 @@ pub async fn serve(
         Some(path) => Redactor::read(path)?,
         None => Redactor::default(),
     };
-    let signer = config.hook_secret.clone().map(Signer::new);
+    let also = config.hook_secret_also.clone();
+    let signer = config.hook_secret.clone().map(|secret| Signer::new(secret, also));
     let init = config.sandbox_init()?;
     let sandbox = Sandbox::new(&init).keep_prepared(config.sandbox_pool.into());
     let machine = sandbox
@@ -130,6 +131,7 @@ pub async fn serve(
         room: Arc::new(Semaphore::new(config.max_executions)),
     });
     metrics::observe(&executor, config.max_executions);
+    metrics::observe_disk(&config.workspaces_dir);
     let limits = processes::Limits {
         most: Most {
             per_session: config.max_session_processes.into(),
