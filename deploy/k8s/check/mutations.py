@@ -51,6 +51,8 @@ MUTATIONS = [
     ("no migration", lambda all: session(all).pop("initContainers"), "migrate"),
     ("one node", lambda all: session(all).pop("topologySpreadConstraints"), "one node"),
     ("a balancer", lambda all: find(all, "Service", "session")["spec"].update(clusterIP="10.1.1.1"), "headless"),
+    ("no way to metrics", lambda all: find(all, "Service", "session")["spec"]["ports"].pop(), "scrape"),
+    ("a word about TLS", lambda all: find(all, "Service", "session")["spec"]["ports"][0].pop("appProtocol"), "TLS"),
     ("no budget", lambda all: remove(all, "PodDisruptionBudget", "session"), "PodDisruptionBudget"),
     ("no network policy", lambda all: remove(all, "NetworkPolicy", "session"), "NetworkPolicy"),
     ("no denial", lambda all: remove(all, "NetworkPolicy", "default-deny"), "denies"),

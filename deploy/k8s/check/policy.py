@@ -11,8 +11,9 @@ VERSION = tomllib.loads((Path(__file__).parents[3] / "Cargo.toml").read_text())[
     "package"
 ]["version"]
 
-# What comes after the drain: farewells, the last rows, the last spans.
-AFTER_DRAIN = 10
+# What comes after the drain: farewells, processes of agents that are ended (15 seconds, SHUTDOWN in
+# services/tools/src/processes/hosting.rs), the last rows, the last spans.
+AFTER_DRAIN = 30
 
 # What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
 METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
@@ -149,6 +150,12 @@ def of_service(workload, objects):
     service = next(one for one in look.of_kind(objects, "Service") if one["metadata"]["name"] == name)
     if service["spec"].get("clusterIP") != "None":
         yield "callers do not see all of its pods: its Service is not headless"
+    offered = {one["name"]: one for one in service["spec"]["ports"]}
+    if offered.get("metrics", {}).get("port") != ports["metrics"]:
+        yield "nobody can scrape it: its Service has no port for metrics"
+    plain = offered["grpc"].get("appProtocol") == "kubernetes.io/h2c"
+    if plain == ("TLS_CERT" in config):
+        yield "its Service says the wrong thing about TLS"
 
 
 def of_others(workload, objects):

@@ -9,7 +9,7 @@ VERSIONS = ["1.33", "1.37"]
 
 # Kinds of operators, for which there are no schemas: what has to be there, by path.
 CUSTOM = {
-    "PodMonitor": ("monitoring.coreos.com/v1", {"selector": dict, "podMetricsEndpoints": list}),
+    "ServiceMonitor": ("monitoring.coreos.com/v1", {"selector": dict, "endpoints": list}),
     "PrometheusRule": ("monitoring.coreos.com/v1", {"groups": list}),
     "Certificate": ("cert-manager.io/v1", {"secretName": str, "issuerRef": dict, "dnsNames": list}),
 }
@@ -44,7 +44,7 @@ def shape(one):
     for field, kind in fields.items():
         if not isinstance(one["spec"].get(field), kind) or not one["spec"][field]:
             yield f"{look.name(one)}: spec.{field} has to be a {kind.__name__} that is not empty"
-    if one["kind"] == "PodMonitor":
-        for endpoint in one["spec"]["podMetricsEndpoints"]:
+    if one["kind"] == "ServiceMonitor":
+        for endpoint in one["spec"]["endpoints"]:
             if not {"port", "path"} <= endpoint.keys():
                 yield f"{look.name(one)}: an endpoint without port or path"
