@@ -95,8 +95,10 @@ pub async fn run(run: Run) -> Report {
         left -= length;
         round(length, &mut dice, &mut blows, &replicas, &mut tally).await;
     }
-    spending::adds_up(&client, &budget, blows.stage().world.fleet.redis_url(), &mut tally).await;
-    blows.memory().is_flat();
+    let (kills, redis_url) = (blows.unsettling(), blows.stage().world.fleet.redis_url().to_owned());
+    spending::adds_up(&client, &budget, &redis_url, kills, &mut tally).await;
+    blows.memory().is_flat(run.length);
+    tally.says_something(run.length, blows.fallen());
 
     let mut sums = blows.counts();
     sums.extend(tally.sums());
@@ -110,6 +112,8 @@ async fn stage(seed: u64) -> Pairs {
     let plan = plan()
         .env_of(Service::Models, "LEASE", &lease)
         .env_of(Service::Models, "LIMITS_WITHOUT_REDIS", without)
+        // What ended is sealed by the time that somebody looks.
+        .env_of(Service::Session, "SWEEP", "1")
         .env_of(Service::Triggers, "LEASE", &lease)
         .env_of(Service::Triggers, "DAILY_QUOTA", "1000000000");
     Pairs::start(plan).await
@@ -129,6 +133,7 @@ async fn round(
         places.push(Arc::new(Place::new(blows.stage(), client).await));
     }
     let (stop, stopped) = watch::channel(false);
+    let (rest, quiet) = watch::channel(false);
     let mut people = Vec::new();
     for number in 0..PEOPLE {
         let person = Person {
@@ -143,7 +148,7 @@ async fn round(
     for number in 0..READERS {
         let place = places[number % SESSIONS].clone();
         let dice = Dice(dice.roll());
-        let reading = people::read(place, replicas.to_vec(), dice, stopped.clone());
+        let reading = people::read(place, replicas.to_vec(), dice, quiet.clone());
         readers.push(tokio::spawn(reading));
     }
     let occasions = Occasions::begin(blows.stage(), client).await;
@@ -165,10 +170,12 @@ async fn round(
         check::becomes_quiet(place, replicas).await;
     }
     blows.note("all is quiet");
+    rest.send_replace(true);
     let mut seen = Vec::new();
     for reader in readers {
         seen.extend(reader.await.expect("a reader met what nobody should meet"));
     }
+    tally.read += seen.iter().map(|(_, piece)| piece.len()).sum::<usize>();
     for place in places.iter().chain(&fired) {
         let log = check::promises_were_kept(place, replicas, &seen).await;
         tally.add(&log);
@@ -184,12 +191,16 @@ pub struct Tally {
     commands: usize,
     firings: usize,
     events: usize,
+    /// How many events readers saw.
+    read: usize,
     /// What the logs say that model requests cost.
     costs: Vec<(String, i64)>,
     /// What became of requests that no log knows the cost of.
     unheard: usize,
-    /// What logs know the cost of and the ledger does not.
+    /// What logs know the cost of, and the ledger only what it could have been.
     unsettled: usize,
+    /// What logs know the cost of and the ledger does not know at all.
+    missing: usize,
 }
 
 impl Tally {
@@ -203,6 +214,22 @@ impl Tally {
         self.firings += check::from_triggers(log);
     }
 
+    /// Promises about nothing are kept easily: panics when less happened than does on a machine
+    /// that is slow and busy.
+    fn says_something(&self, length: Duration, blows: usize) {
+        let seconds = length.as_secs() as usize;
+        for (what, count, least) in [
+            ("turns", self.turns, seconds),
+            ("turns from triggers", self.firings, seconds / 2),
+            ("commands", self.commands, seconds / 5),
+            ("events that readers saw", self.read, seconds * 20),
+            ("completed turns", self.completed, self.turns / 3),
+            ("blows", blows, seconds / 6),
+        ] {
+            assert!(count >= least, "{count} {what} in {seconds} s, at least {least} are expected");
+        }
+    }
+
     fn sums(&self) -> Vec<(String, usize)> {
         [
             ("turns", self.turns),
@@ -210,9 +237,11 @@ impl Tally {
             ("of these from triggers", self.firings),
             ("commands that ran to their end", self.commands),
             ("events", self.events),
+            ("events that readers saw", self.read),
             ("model requests whose cost is on record", self.costs.len()),
             ("model requests that nobody heard the end of", self.unheard),
             ("model requests whose end died with their process", self.unsettled),
+            ("model requests that died with their process", self.missing),
         ]
         .map(|(what, count)| (what.to_owned(), count))
         .into()

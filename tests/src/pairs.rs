@@ -73,6 +73,27 @@ impl Pairs {
         self.world.fleet.replica(service, index)
     }
 
+    /// The wires to what a variable names, of everybody.
+    pub fn wires_to(&self, variable: &str) -> impl Iterator<Item = &Wire> {
+        self.wires.iter().filter(move |wire| wire.variable == variable)
+    }
+
+    /// Keeps everybody from reaching one replica, which reaches everybody.
+    pub fn deafen(&mut self, service: Service, index: usize) {
+        let address = self.address(service, index);
+        self.wires_to(&service.url_variable()).for_each(|wire| wire.proxy.hold_to(address));
+    }
+
+    /// Lets it be reached again.
+    pub fn undeafen(&mut self, service: Service, index: usize) {
+        let address = self.address(service, index);
+        self.wires_to(&service.url_variable()).for_each(|wire| wire.proxy.resume_to(address));
+    }
+
+    fn address(&mut self, service: Service, index: usize) -> SocketAddr {
+        self.replica(service, index).address().parse().unwrap()
+    }
+
     /// The wires of one replica.
     pub fn wires_of(&self, service: Service, index: usize) -> impl Iterator<Item = &Wire> {
         self.wires.iter().filter(move |wire| wire.service == service && wire.index == index)

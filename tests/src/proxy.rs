@@ -32,9 +32,11 @@ struct Wire {
     held: watch::Sender<usize>,
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Default)]
 struct State {
     holds: bool,
+    /// Servers with whom nobody gets to talk.
+    held: Vec<SocketAddr>,
     /// How often everything that was connected was cut off.
     cuts: usize,
     /// Whether answers that a trap keeps back may go on.
@@ -101,6 +103,16 @@ impl Proxy {
         self.wire.state.send_modify(|state| state.holds = true);
     }
 
+    /// Stops passing anything on to one of several, and from it; nobody is told.
+    pub fn hold_to(&self, target: SocketAddr) {
+        self.wire.state.send_modify(|state| state.held.push(target));
+    }
+
+    /// Passes on what was held for one of several.
+    pub fn resume_to(&self, target: SocketAddr) {
+        self.wire.state.send_modify(|state| state.held.retain(|held| *held != target));
+    }
+
     /// Returns when somebody said something that is held.
     pub async fn held(&self) {
         let mut held = self.wire.held.subscribe();
@@ -149,6 +161,7 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.cut();
+        self.wire.state.send_modify(|state| state.held.clear());
         self.resume();
     }
 }
@@ -164,7 +177,7 @@ impl Wire {
     async fn join(self: Arc<Wire>, client: TcpStream) {
         let mut state = self.state.subscribe();
         let cuts = state.borrow_and_update().cuts;
-        let Some(server) = self.connect().await else { return };
+        let Some((server, target)) = self.connect().await else { return };
         client.set_nodelay(true).ok();
         server.set_nodelay(true).ok();
         let (from_client, to_client) = client.into_split();
@@ -173,13 +186,13 @@ impl Wire {
         let doom = Mutex::default();
         tokio::select! {
             _ = state.wait_for(|state| state.cuts > cuts) => {}
-            _ = self.ask(from_client, to_server, &doom) => {}
-            _ = self.answer(from_server, to_client, &doom) => {}
+            _ = self.ask(target, from_client, to_server, &doom) => {}
+            _ = self.answer(target, from_server, to_client, &doom) => {}
         }
     }
 
-    /// A connection to the first who takes one.
-    async fn connect(&self) -> Option<TcpStream> {
+    /// A connection to the first who takes one, and who that is.
+    async fn connect(&self) -> Option<(TcpStream, SocketAddr)> {
         let targets = {
             let mut targets = self.targets.lock().unwrap();
             targets.rotate_left(1);
@@ -187,7 +200,7 @@ impl Wire {
         };
         for target in targets {
             if let Ok(server) = TcpStream::connect(target).await {
-                return Some(server);
+                return Some((server, target));
             }
         }
         None
@@ -195,6 +208,7 @@ impl Wire {
 
     async fn ask(
         &self,
+        target: SocketAddr,
         mut client: OwnedReadHalf,
         mut server: OwnedWriteHalf,
         doom: &Mutex<Option<Then>>,
@@ -206,7 +220,7 @@ impl Wire {
             if read == 0 {
                 return Ok(());
             }
-            self.flows().await;
+            self.flows(target).await;
             if let Some(then) = self.hears(&mut heard, &buffer[..read]) {
                 *doom.lock().unwrap() = Some(then);
             }
@@ -216,6 +230,7 @@ impl Wire {
 
     async fn answer(
         &self,
+        target: SocketAddr,
         mut server: OwnedReadHalf,
         mut client: OwnedWriteHalf,
         doom: &Mutex<Option<Then>>,
@@ -226,7 +241,7 @@ impl Wire {
             if read == 0 {
                 return Ok(());
             }
-            self.flows().await;
+            self.flows(target).await;
             let then = doom.lock().unwrap().take();
             if let Some(then) = then {
                 let mut state = self.state.subscribe();
@@ -243,13 +258,14 @@ impl Wire {
         }
     }
 
-    /// Returns when nothing is held.
-    async fn flows(&self) {
+    /// Returns when nothing is held that is said to this server or by it.
+    async fn flows(&self, target: SocketAddr) {
         let mut state = self.state.subscribe();
-        if state.borrow().holds {
+        let holds = |state: &State| state.holds || state.held.contains(&target);
+        if holds(&state.borrow()) {
             self.held.send_modify(|held| *held += 1);
         }
-        let _ = state.wait_for(|state| !state.holds).await;
+        let _ = state.wait_for(|state| !holds(state)).await;
     }
 
     /// Whether the trap's words end in what was said just now, however it was cut into pieces.

@@ -9,6 +9,7 @@ const TEXT: usize = 2_000;
 
 /// A webhook that GitHub tells of pushes, each of which is a turn of one session.
 pub struct Push {
+    pub trigger_id: String,
     pub url: String,
     signature: String,
     body: String,
@@ -32,11 +33,11 @@ impl Push {
             secret: String::new(),
         };
         let answer = client.triggers().create_trigger(request).await.unwrap().into_inner();
-        let kind = answer.trigger.unwrap().kind;
+        let Trigger { trigger_id, kind, .. } = answer.trigger.unwrap();
         let Some(Kind::Webhook(webhook)) = kind else { panic!("it is no webhook") };
         let body = format!(r#"{{"ref":"refs/heads/main","text":"{}"}}"#, "x".repeat(TEXT));
         let signature = format!("sha256={}", signed(answer.secret.as_bytes(), &[&body]));
-        Push { url: webhook.url, signature, body }
+        Push { trigger_id, url: webhook.url, signature, body }
     }
 
     /// Tells of one push, which is known by its delivery.

@@ -8,7 +8,7 @@ use std::{
 use proto::{
     event::v1::{Event, Payload},
     session::v1::{
-        VerifyLogRequest, part::Content, respond_action_request::Decision, session::Status,
+        part::Content, respond_action_request::Decision, session::Status,
         turn::Status as TurnStatus,
     },
 };
@@ -31,7 +31,8 @@ pub async fn becomes_quiet(place: &Place, replicas: &[Client]) {
             Status::Error => {
                 let request = session.turn("say Go on.");
                 let turn = submit(replicas, &request).await;
-                let submission = Submission { request, marks: vec![], turn_id: Some(turn.turn_id) };
+                let turn_id = Some(turn.turn_id);
+                let submission = Submission { request, marks: vec![], fails: None, turn_id };
                 let id = submission.request.request_id.clone();
                 place.notes.lock().unwrap().submissions.insert(id, submission);
             }
@@ -58,6 +59,7 @@ pub async fn promises_were_kept(
     let turns = turns(&log);
     order_held(&log);
     nobody_ran_beside_another(&log);
+    every_turn_ended_for_a_reason(place, &turns);
     every_submission_is_one_turn(place, replicas, &turns).await;
     tools_ran_once(place, &turns);
 
@@ -77,14 +79,18 @@ pub async fn promises_were_kept(
     assert_eq!(thread.native_status, "idle");
     assert!(thread.queued_turns.is_empty() && thread.pending_requests.is_empty(), "{thread:?}");
     for view in &thread.turns {
-        let end = turns[&view.turn_id].end.as_deref();
-        assert_eq!(Some(view.status.as_str()), end, "the read model says otherwise: {view:?}");
+        let end = turns[&view.turn_id].end.as_ref();
+        assert_eq!(
+            Some(view.status.as_str()),
+            end.map(|end| end.status),
+            "the read model says otherwise: {view:?}"
+        );
     }
-    messages_say_what_the_log_says(place, &turns).await;
+    messages_say_what_the_log_says(place, &log, &turns).await;
 
-    let request = VerifyLogRequest { session_id: session.id.clone() };
-    let verified = session.client.sessions().verify_log(request).await.unwrap().into_inner();
-    assert!(verified.intact, "{verified:?}");
+    let ended = log.iter().rfind(|event| is_end(event)).map_or(0, |event| event.sequence);
+    let verified = session.sealed(ended).await;
+    assert!(verified.intact && (ended == 0 || verified.seals > 0), "{verified:?}");
     let paid: i64 = spending::costs(&log).map(|(_, cost)| cost).sum();
     // Answers that broke off are on record with what they cost, and the session counts those that
     // it could use.
@@ -103,12 +109,25 @@ pub fn from_triggers(log: &[Event]) -> usize {
 }
 
 /// What the log says about a turn.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Told<'a> {
     events: Vec<&'a Event>,
     submitted: usize,
     started: usize,
-    end: Option<String>,
+    /// How the model failed last, if it did.
+    model_failed: &'a str,
+    end: Option<End<'a>>,
+}
+
+#[derive(Debug, PartialEq)]
+struct End<'a> {
+    status: &'a str,
+    /// Of one that did not complete.
+    reason: &'a str,
+}
+
+fn is_end(event: &Event) -> bool {
+    matches!(event.payload, Some(Payload::TurnCompleted(_) | Payload::TurnFailed(_)))
 }
 
 fn turns(log: &[Event]) -> BTreeMap<String, Told<'_>> {
@@ -116,21 +135,23 @@ fn turns(log: &[Event]) -> BTreeMap<String, Told<'_>> {
     for event in log.iter().filter(|event| !event.turn_id.is_empty()) {
         let told = turns.entry(event.turn_id.clone()).or_default();
         told.events.push(event);
-        let end = match &event.payload {
-            Some(Payload::TurnSubmitted(_)) => {
-                told.submitted += 1;
-                continue;
-            }
+        match &event.payload {
+            Some(Payload::TurnSubmitted(_)) => told.submitted += 1,
             Some(Payload::TurnStarted(_)) => {
                 told.started += 1;
                 assert_eq!(told.end, None, "a turn ran after its end: {event:?}");
-                continue;
             }
-            Some(Payload::TurnCompleted(_)) => "completed",
-            Some(Payload::TurnFailed(failed)) => failed.status.as_str(),
+            Some(Payload::ModelFailed(failed)) => told.model_failed = &failed.kind,
+            _ => {}
+        }
+        let end = match &event.payload {
+            Some(Payload::TurnCompleted(_)) => End { status: "completed", reason: "" },
+            Some(Payload::TurnFailed(failed)) => {
+                End { status: &failed.status, reason: &failed.reason }
+            }
             _ => continue,
         };
-        assert_eq!(told.end.replace(end.to_owned()), None, "a turn ended twice: {event:?}");
+        assert_eq!(told.end.replace(end), None, "a turn ended twice: {event:?}");
     }
     turns
 }
@@ -179,6 +200,42 @@ fn nobody_ran_beside_another(log: &[Event]) {
     }
 }
 
+/// Every turn ran once and well, unless somebody stopped it, its script has it fail, or somebody
+/// was away whom it needed.
+fn every_turn_ended_for_a_reason(place: &Place, turns: &BTreeMap<String, Told<'_>>) {
+    let notes = place.notes.lock().unwrap();
+    let mut stopped_blindly = 0;
+    for (turn_id, told) in turns {
+        let said = || format!("{turn_id} {told:?}");
+        let end = told.end.as_ref().unwrap_or_else(|| panic!("without an end: {}", said()));
+        let submission =
+            notes.submissions.values().find(|known| known.turn_id.as_ref() == Some(turn_id));
+        assert_eq!(told.submitted, 1, "{}", said());
+        // One that is stopped while it waits never begins.
+        assert!(told.started == 1 || told.started == 0 && end.status == "cancelled", "{}", said());
+        match (end.status, end.reason) {
+            ("completed", _) => {
+                let fails = submission.and_then(|submission| submission.fails);
+                let edited = notes.edits.contains_key(turn_id);
+                assert!(fails.is_none() || edited, "it had to fail: {}", said());
+            }
+            ("cancelled", "interrupted") => {
+                stopped_blindly += usize::from(!notes.stopped.contains(turn_id));
+            }
+            ("failed", "host_restart" | "tool_host_unavailable") => {}
+            ("failed", "provider_error") => {
+                // Nobody knows the script of a turn whose submission was not answered.
+                let fails = submission.map_or(Some("auth"), |submission| submission.fails);
+                let away = ["transient", "cut", "unavailable"].contains(&told.model_failed);
+                assert!(away || fails == Some(told.model_failed), "{}", said());
+            }
+            _ => panic!("nobody asked for this end: {}", said()),
+        }
+    }
+    let most = notes.stopped_blindly;
+    assert!(stopped_blindly <= most, "{stopped_blindly} turns that nobody stopped, at most {most}");
+}
+
 async fn every_submission_is_one_turn(
     place: &Place,
     replicas: &[Client],
@@ -194,18 +251,19 @@ async fn every_submission_is_one_turn(
         (submissions.collect::<Vec<_>>(), notes.cancelled.clone(), fired)
     };
     for turn_id in fired {
-        ran_at_most_once(&turn_id, turns);
+        assert!(turns.contains_key(&turn_id), "{turn_id} was fired and is lost");
         assert!(known.insert(turn_id), "two firings are one turn");
     }
     for (request, turn_id) in submissions {
         let Some(turn_id) = turn_id else { continue };
-        let (told, end) = ran_at_most_once(&turn_id, turns);
+        let told = turns.get(&turn_id).expect("what was acknowledged is lost");
+        let status = told.end.as_ref().map_or("", |end| end.status);
         if cancelled.contains(&turn_id) {
-            assert_eq!((told.started, end), (0, "cancelled"), "cancelled, and it ran");
+            assert_eq!((told.started, status), (0, "cancelled"), "cancelled, and it ran");
         }
         let again = submit(replicas, &request).await;
         assert_eq!(again.turn_id, turn_id, "asked again, it is another turn");
-        let expected = match end {
+        let expected = match status {
             "completed" => TurnStatus::Completed,
             "cancelled" => TurnStatus::Cancelled,
             _ => TurnStatus::Failed,
@@ -218,21 +276,6 @@ async fn every_submission_is_one_turn(
     let notes = place.notes.lock().unwrap();
     let silent = notes.submissions.values().filter(|known| known.turn_id.is_none()).count();
     assert!(unheard <= silent, "{unheard} turns that nobody asked for, {silent} not answered");
-}
-
-/// A turn that somebody was told of: it is there, it began at most once, and it has ended.
-fn ran_at_most_once<'a, 'b>(
-    turn_id: &str,
-    turns: &'b BTreeMap<String, Told<'a>>,
-) -> (&'b Told<'a>, &'b str) {
-    let told = turns.get(turn_id).expect("what was acknowledged is lost");
-    assert_eq!(told.submitted, 1);
-    assert!(told.started <= 1, "{turn_id} ran {} times", told.started);
-    let end = told.end.as_deref().expect("a turn without an end");
-    if end == "completed" {
-        assert_eq!(told.started, 1);
-    }
-    (told, end)
 }
 
 /// The witness has every mark at most once, and once if the log says that its command ended well.
@@ -287,12 +330,18 @@ fn tools_ran_once(place: &Place, turns: &BTreeMap<String, Told<'_>>) {
     }
 }
 
-async fn messages_say_what_the_log_says(place: &Place, turns: &BTreeMap<String, Told<'_>>) {
+/// Both ways: a message that is missing is as wrong as one that says something else.
+async fn messages_say_what_the_log_says(
+    place: &Place,
+    log: &[Event],
+    turns: &BTreeMap<String, Told<'_>>,
+) {
     let mut said = BTreeMap::<_, String>::new();
     let messages = place.session.messages().await;
     // The first may belong to a turn whose beginning is further back.
-    let Some(oldest) = messages.first().map(|message| message.turn_id.clone()) else { return };
-    for message in messages.into_iter().filter(|message| message.turn_id != oldest) {
+    let mut listed = messages.iter().map(|message| message.turn_id.clone());
+    let oldest = listed.find(|id| turns.get(id).is_some_and(|told| told.started > 0));
+    for message in messages {
         assert!(
             !["streaming", "queued"].contains(&message.status.as_str()),
             "not at rest: {message:?}"
@@ -309,8 +358,13 @@ async fn messages_say_what_the_log_says(place: &Place, turns: &BTreeMap<String, 
             }
         }
     }
-    for (turn_id, said) in said {
-        let told = &turns[&turn_id];
-        assert_eq!(text_of(told.events.iter().copied()), said, "{turn_id}");
+    let started = log.iter().filter(|event| event.r#type == "turn.started");
+    let begun = started.map(|event| &event.turn_id);
+    assert!(oldest.is_some() || begun.clone().next().is_none(), "nothing is left of what was said");
+    for turn_id in begun.skip_while(|id| Some(*id) != oldest.as_ref()).skip(1) {
+        let said = said.remove(turn_id).unwrap_or_default();
+        assert_eq!(text_of(turns[turn_id].events.iter().copied()), said, "{turn_id}");
     }
+    said.retain(|turn_id, _| Some(turn_id) != oldest.as_ref());
+    assert_eq!(said, BTreeMap::new(), "words of turns that never began");
 }

@@ -14,6 +14,11 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
+    /// Chance of its own for what has a number: how often others rolled before changes nothing.
+    pub fn of(&self, number: usize) -> Dice {
+        Dice(Dice(self.0.wrapping_add(number as u64)).roll())
+    }
+
     pub fn below(&mut self, end: usize) -> usize {
         (self.roll() % end as u64) as usize
     }

@@ -1,19 +1,25 @@
 //! How much memory processes have.
 
-use local::{Fleet, resident_bytes};
+use local::{Fleet, Service, resident_bytes};
 use tokio::time::{Duration, Instant};
 
 /// After so long a process has met everything that there is, and what it keeps for later is there.
-const WARM: Duration = Duration::from_secs(30);
+const WARM: Duration = Duration::from_secs(60);
 
-/// How long a process must have lived behind that for its memory to say something.
-const LONG: Duration = Duration::from_secs(30);
+/// How long it is looked at then, and again in the end. What is under way at an instant is not in
+/// the least that it had meanwhile.
+const WINDOW: Duration = Duration::from_secs(10);
 
-/// How much more it may have in the end. Its allocator, its caches and what is under way at an
-/// instant come and go within this; a leak of one kilobyte for each turn would pass it within
-/// minutes.
-const GROWTH: f64 = 1.25;
-const NOISE_KIB: u64 = 12 * 1024;
+/// How long a process must have lived for its memory to say something.
+const LONG: Duration = Duration::from_secs(100);
+
+/// A run of so long has somebody in each service who lived for long.
+const ENOUGH: Duration = Duration::from_secs(240);
+
+/// How much more a process may have in the end than when it was warm. Without a leak it is a few
+/// hundred kilobytes. With two replicas a process runs some two or three turns a second, so this
+/// sees a leak of four kilobytes for each turn in ten minutes, and of eight in five.
+const MOST_KIB: u64 = 6 * 1024;
 
 #[derive(Default)]
 pub struct Memory(Vec<Life>);
@@ -22,10 +28,9 @@ pub struct Memory(Vec<Life>);
 struct Life {
     name: String,
     pid: u32,
+    /// How old it was when it had so many KiB.
+    samples: Vec<(Duration, u64)>,
     begun: Instant,
-    seen: Instant,
-    warm_kib: Option<u64>,
-    last_kib: u64,
 }
 
 impl Memory {
@@ -33,45 +38,65 @@ impl Memory {
         let now = Instant::now();
         for (name, pid) in fleet.pids() {
             let Some(bytes) = resident_bytes(pid) else { continue };
-            let kib = bytes / 1024;
-            let life = match self.0.iter_mut().find(|life| life.pid == pid && life.name == name) {
-                Some(life) => life,
-                None => {
-                    let (begun, seen) = (now, now);
-                    let life = Life { name, pid, begun, seen, warm_kib: None, last_kib: kib };
-                    self.0.push(life);
-                    continue;
-                }
-            };
-            life.seen = now;
-            life.last_kib = kib;
-            if life.warm_kib.is_none() && now - life.begun >= WARM {
-                life.warm_kib = Some(kib);
-            }
+            let known = self.0.iter().position(|life| life.pid == pid && life.name == name);
+            let index = known.unwrap_or_else(|| {
+                self.0.push(Life { name, pid, samples: vec![], begun: now });
+                self.0.len() - 1
+            });
+            let life = &mut self.0[index];
+            life.samples.push((now - life.begun, bytes / 1024));
         }
     }
 
-    /// Panics when a process has grown.
-    pub fn is_flat(&self) {
-        for (life, warm) in self.long() {
-            let most = (warm as f64 * GROWTH) as u64 + NOISE_KIB;
-            let (name, last) = (&life.name, life.last_kib);
-            assert!(last <= most, "{name} grows: {warm} KiB when it was warm, {last} in the end");
+    /// Panics when a process has grown, or when nobody was looked at for long enough to know.
+    pub fn is_flat(&self, length: Duration) {
+        for life in self.long() {
+            let (name, warm, last) = (&life.name, life.warm_kib(), life.last_kib());
+            let grown = last.saturating_sub(warm);
+            assert!(
+                grown <= MOST_KIB,
+                "{name} grows: {warm} KiB when it was warm, {last} in the end"
+            );
+        }
+        for service in Service::ALL.into_iter().filter(|_| length >= ENOUGH) {
+            let watched = self.long().any(|life| life.name.starts_with(service.name()));
+            assert!(watched, "no process of {service} lived for {LONG:?}");
         }
     }
 
     /// The processes that lived for long, in words.
     pub fn lines(&self) -> Vec<String> {
-        let line = |(life, warm): (&Life, u64)| {
-            let age = (life.seen - life.begun).as_secs();
-            let [warm, last] = [warm, life.last_kib].map(|kib| kib as f64 / 1024.0);
+        let line = |life: &Life| {
+            let age = life.age().as_secs();
+            let [warm, last] = [life.warm_kib(), life.last_kib()].map(|kib| kib as f64 / 1024.0);
             format!("{:<10} {warm:6.1} MiB when warm, {last:6.1} after {age} s", life.name)
         };
         self.long().map(line).collect()
     }
 
-    fn long(&self) -> impl Iterator<Item = (&Life, u64)> {
-        let long = self.0.iter().filter(|life| life.seen - life.begun >= WARM + LONG);
-        long.filter_map(|life| Some((life, life.warm_kib?)))
+    fn long(&self) -> impl Iterator<Item = &Life> {
+        self.0.iter().filter(|life| life.age() >= LONG)
+    }
+}
+
+impl Life {
+    fn age(&self) -> Duration {
+        self.samples.last().map_or(Duration::ZERO, |(age, _)| *age)
+    }
+
+    fn warm_kib(&self) -> u64 {
+        // Nobody looks while promises are checked.
+        let warm = self.samples.iter().find(|(age, _)| *age >= WARM);
+        self.least(warm.map_or(WARM, |(age, _)| *age))
+    }
+
+    fn last_kib(&self) -> u64 {
+        self.least(self.age() - WINDOW)
+    }
+
+    /// What it had at least while it was looked at from this age on.
+    fn least(&self, from: Duration) -> u64 {
+        let looked = self.samples.iter().filter(|(age, _)| *age >= from && *age <= from + WINDOW);
+        looked.map(|(_, kib)| *kib).min().unwrap_or_default()
     }
 }

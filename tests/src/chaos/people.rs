@@ -26,6 +26,9 @@ use crate::{Client, Reader, is_passing, reason, request_id, says};
 /// Who gets no answer for so long does not wait for it any more.
 const PATIENCE: Duration = Duration::from_secs(3);
 
+/// How long reading what is left may take when all is well.
+const TO_THE_END: Duration = Duration::from_secs(60);
+
 /// How far back readers go who come again.
 const BACK: usize = 2000;
 
@@ -36,6 +39,10 @@ pub struct Notes {
     pub submissions: BTreeMap<String, Submission>,
     /// Turns that were taken out of the queue, as was acknowledged.
     pub cancelled: BTreeSet<String>,
+    /// Turns that somebody stopped or took out of the queue, or tried to without an answer.
+    pub stopped: BTreeSet<String>,
+    /// How often somebody stopped whatever ran, and did not hear which turn that was.
+    pub stopped_blindly: usize,
     /// Turns that somebody asked to be changed, and what they say then.
     pub edits: BTreeMap<String, Vec<Edit>>,
     /// Turns that triggers started, and what their commands write.
@@ -46,6 +53,8 @@ pub struct Submission {
     pub request: SubmitTurnRequest,
     /// What its commands write, in order.
     pub marks: Vec<String>,
+    /// How its script has the model fail, if it does.
+    pub fails: Option<&'static str>,
     /// Known when somebody acknowledged it.
     pub turn_id: Option<String>,
 }
@@ -57,6 +66,7 @@ pub struct Edit {
 
 pub struct Person {
     pub number: usize,
+    /// Of what is done now; each has its own, which depends on nothing that happened before.
     pub dice: Dice,
     pub replicas: Vec<Client>,
     pub places: Vec<Arc<Place>>,
@@ -64,9 +74,11 @@ pub struct Person {
 
 impl Person {
     pub async fn act(mut self, stopped: watch::Receiver<bool>) {
+        let chance = Dice(self.dice.roll());
         let mut count = 0;
         while !*stopped.borrow() {
             count += 1;
+            self.dice = chance.of(count);
             match self.dice.below(20) {
                 0..9 => self.submit(count).await,
                 9..11 => self.submit_again().await,
@@ -110,8 +122,12 @@ impl Person {
             14 => (format!("say {mark}\ncut"), vec![]),
             _ => ("fail auth".to_owned(), vec![]),
         };
+        let fails = match script.as_str() {
+            "fail auth" => Some("auth"),
+            script => script.ends_with("\ncut").then_some("cut"),
+        };
         let request = SubmitTurnRequest { request_id: request_id(), ..place.session.turn(&script) };
-        let submission = Submission { request: request.clone(), marks, turn_id: None };
+        let submission = Submission { request: request.clone(), marks, fails, turn_id: None };
         let id = request.request_id.clone();
         place.notes.lock().unwrap().submissions.insert(id, submission);
         self.send(&place, request).await;
@@ -167,9 +183,19 @@ impl Person {
             _ => self.some_turn(&place).unwrap_or_default(),
         };
         let session_id = place.session.id.clone();
-        let request = InterruptTurnRequest { session_id, turn_id, reason: "enough".into() };
-        if let Some(Err(status)) = ask(self.client().turns().interrupt_turn(request)).await {
-            assert_eq!(reason(&status), "REASON_TURN_OVER", "{status:?}");
+        let request =
+            InterruptTurnRequest { session_id, turn_id: turn_id.clone(), reason: "enough".into() };
+        let answer = ask(self.client().turns().interrupt_turn(request)).await;
+        let mut notes = place.notes.lock().unwrap();
+        match answer {
+            Some(Ok(response)) => {
+                notes.stopped.insert(response.into_inner().turn.unwrap().turn_id);
+            }
+            Some(Err(status)) => assert_eq!(reason(&status), "REASON_TURN_OVER", "{status:?}"),
+            None if turn_id.is_empty() => notes.stopped_blindly += 1,
+            None => {
+                notes.stopped.insert(turn_id);
+            }
         }
     }
 
@@ -202,8 +228,14 @@ impl Person {
         let session_id = place.session.id.clone();
         let request = CancelQueuedTurnRequest { session_id, turn_id: turn_id.clone() };
         let answer = ask(self.client().turns().cancel_queued_turn(request)).await;
-        if changed(answer) {
-            place.notes.lock().unwrap().cancelled.insert(turn_id);
+        let unheard = answer.is_none();
+        let cancelled = changed(answer);
+        let mut notes = place.notes.lock().unwrap();
+        if cancelled {
+            notes.cancelled.insert(turn_id.clone());
+        }
+        if cancelled || unheard {
+            notes.stopped.insert(turn_id);
         }
     }
 
@@ -282,24 +314,36 @@ async fn ask<T>(
     }
 }
 
-/// Reads from anywhere, leaves, and comes back where it was, until the log has come to rest.
-/// Returns what was seen, in unbroken pieces.
+/// Reads from anywhere, leaves, and comes back where it was, until all is quiet; then reads to the
+/// end. Returns what was seen, in unbroken pieces.
 pub async fn read(
     place: Arc<Place>,
     replicas: Vec<Client>,
-    mut dice: Dice,
-    stopped: watch::Receiver<bool>,
+    chance: Dice,
+    mut quiet: watch::Receiver<bool>,
 ) -> Vec<(String, Vec<Event>)> {
     let mut pieces = Vec::new();
-    let mut last = 0;
-    while !*stopped.borrow() {
+    let (mut last, mut count) = (0, 0);
+    while !*quiet.borrow() {
+        count += 1;
+        let mut dice = chance.of(count);
         let mut reader = Reader::after(&place.session, &replicas, last);
-        let stay = dice.millis(100, 4000);
-        let _ = timeout(stay, async { while reader.next().await.sequence > 0 {} }).await;
+        tokio::select! {
+            () = sleep(dice.millis(100, 4000)) => {}
+            _ = quiet.wait_for(|quiet| *quiet) => {}
+            () = async { while reader.next().await.sequence > 0 {} } => {}
+        }
         // Behind what it saw, or somewhere in it.
         let seen = reader.seen.last().map_or(last, |event| event.sequence);
         let back = if dice.below(4) == 0 { dice.below(BACK.min(seen as usize) + 1) } else { 0 };
         last = seen - back as i64;
+        pieces.push((place.session.id.clone(), reader.seen));
+    }
+    let end = place.session.get().await.last_sequence;
+    if last < end {
+        let mut reader = Reader::after(&place.session, &replicas, last);
+        let rest = reader.until(|event| event.sequence == end);
+        timeout(TO_THE_END, rest).await.expect("nobody tells how it ended");
         pieces.push((place.session.id.clone(), reader.seen));
     }
     pieces
