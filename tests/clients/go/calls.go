@@ -39,6 +39,7 @@ type details struct {
 	info       *errdetails.ErrorInfo
 	badRequest *errdetails.BadRequest
 	retry      *errdetails.RetryInfo
+	request    *errdetails.RequestInfo
 }
 
 func detailsOf(err error) *details {
@@ -51,6 +52,8 @@ func detailsOf(err error) *details {
 			found.badRequest = detail
 		case *errdetails.RetryInfo:
 			found.retry = detail
+		case *errdetails.RequestInfo:
+			found.request = detail
 		}
 	}
 	return found
@@ -77,6 +80,7 @@ func refused(what string, err error, code codes.Code, reason errorv1.Reason, fie
 	expected := fmt.Sprintf("%s %s %s", code, why, field)
 	expect(met == expected, "%s: expected %s, not %s: %v", what, expected, met, err)
 	expect(why == "" || found.info.GetDomain() == "windlass", "%s: the domain is %s", what, found.info.GetDomain())
+	expect(why == "" || found.request.GetRequestId() != "", "%s: no id to ask about", what)
 	step("was refused %s: %s", what, met)
 }
 

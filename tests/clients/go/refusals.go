@@ -17,6 +17,8 @@ import (
 const (
 	noSession = "ses_06evr8d2ksw3x4qg9rjc10t5mm"
 	noTurn    = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
+	noAction  = "act_06evr8d2ksw3x4qg9rjc10t5mm"
+	noMessage = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
 )
 
 // What can go wrong, and how it looks, in a session with a turn that is over and one that was
@@ -74,6 +76,10 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 			codes.NotFound, errorv1.Reason_REASON_SESSION_NOT_FOUND, ""},
 		{"an unknown turn", errorOf(turns.GetTurn(ctx, &sessionv1.GetTurnRequest{SessionId: id, TurnId: noTurn})),
 			codes.NotFound, errorv1.Reason_REASON_TURN_NOT_FOUND, ""},
+		{"an unknown action", errorOf(turns.RespondAction(ctx, &sessionv1.RespondActionRequest{SessionId: id, ActionId: noAction, Decision: sessionv1.RespondActionRequest_DECISION_ONCE})),
+			codes.NotFound, errorv1.Reason_REASON_ACTION_NOT_FOUND, ""},
+		{"an unknown message", errorOf(sessions.ForkSession(ctx, &sessionv1.ForkSessionRequest{SessionId: id, RequestId: "x", MessageId: noMessage})),
+			codes.NotFound, errorv1.Reason_REASON_MESSAGE_NOT_FOUND, ""},
 		{"an unknown agent", errorOf(sessions.CreateSession(ctx, &sessionv1.CreateSessionRequest{RequestId: "x", Agent: "nobody"})),
 			codes.NotFound, errorv1.Reason_REASON_AGENT_NOT_FOUND, ""},
 		{"a used request id", errorOf(sessions.CreateSession(ctx, used)),

@@ -3,7 +3,7 @@
 import os
 
 import grpc
-from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, RequestInfo, RetryInfo
 from grpc_status import rpc_status
 
 ADDRESS = os.environ["WINDLASS_ADDRESS"]
@@ -56,6 +56,7 @@ async def refused(what, awaitable, code, reason, field=""):
         expected = f"{code} {reason} {field}".strip()
         expect(met == expected, f"{what}: expected {expected}, not {met}: {error.details()}")
         expect(not reason or info.domain == "windlass", f"{what}: the domain is {info.domain}")
+        expect(not reason or detail(error, RequestInfo).request_id, f"{what}: no id to ask about")
         step(f"was refused {what}: {met}")
         return error
     raise Broken(f"nobody refused {what}")

@@ -12,6 +12,8 @@ from windlass.session.v1.turns_pb2_grpc import TurnServiceStub
 # Well-formed, and nobody's.
 NO_SESSION = "ses_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
 
 # How many readers are too many for this server. Unset: it is too large to find out.
 CROWD = int(os.environ.get("WINDLASS_CROWD", 0))
@@ -62,6 +64,10 @@ async def refusals(channel, session_id, over, cancelled):
         ("an unknown session", get(NO_SESSION), "NOT_FOUND", "REASON_SESSION_NOT_FOUND"),
         ("an unknown turn", turn(turns.GetTurn, turns_pb2.GetTurnRequest, turn_id=NO_TURN),
          "NOT_FOUND", "REASON_TURN_NOT_FOUND"),
+        ("an unknown action", turn(turns.RespondAction, turns_pb2.RespondActionRequest, action_id=NO_ACTION, decision=1),
+         "NOT_FOUND", "REASON_ACTION_NOT_FOUND"),
+        ("an unknown message", turn(sessions.ForkSession, sessions_pb2.ForkSessionRequest, request_id="x", message_id=NO_MESSAGE),
+         "NOT_FOUND", "REASON_MESSAGE_NOT_FOUND"),
         ("an unknown agent", create(request_id="x", agent="nobody"), "NOT_FOUND", "REASON_AGENT_NOT_FOUND"),
         ("a used request id", create(request_id=used, title="Other"), "ALREADY_EXISTS", "REASON_REQUEST_ID_REUSED"),
         ("a late interrupt", turn(turns.InterruptTurn, turns_pb2.InterruptTurnRequest, turn_id=over),

@@ -3,7 +3,7 @@
 import { enumToJson } from "@bufbuild/protobuf";
 import { Code, ConnectError, type Transport } from "@connectrpc/connect";
 import { createGrpcTransport } from "@connectrpc/connect-node";
-import { BadRequestSchema, ErrorInfoSchema, RetryInfoSchema } from "../gen/google/rpc/error_details_pb.js";
+import { BadRequestSchema, ErrorInfoSchema, RequestInfoSchema, RetryInfoSchema } from "../gen/google/rpc/error_details_pb.js";
 import { type Reason, ReasonSchema } from "../gen/windlass/error/v1/reason_pb.js";
 
 export const ADDRESS = process.env.WINDLASS_ADDRESS!;
@@ -61,6 +61,8 @@ export async function refused(
   const expected = `${Code[code]} ${why} ${field}`.trim();
   expect(met === expected, `${what}: expected ${expected}, not ${met}: ${error.message}`);
   expect(unexplained || info?.domain === "windlass", `${what}: the domain is ${info?.domain}`);
+  const [request] = error.findDetails(RequestInfoSchema);
+  expect(unexplained || !!request?.requestId, `${what}: no id to ask about`);
   step(`was refused ${what}: ${met}`);
   return error;
 }

@@ -11,6 +11,8 @@ import { ADDRESS, connect, expect, KEY, refused, retryDelay, step } from "./call
 // Well-formed, and nobody's.
 const NO_SESSION = "ses_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm";
 
 /** How many readers are too many for this server. Unset: it is too large to find out. */
 const CROWD = Number(process.env.WINDLASS_CROWD ?? 0);
@@ -41,6 +43,8 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
     ["a made-up page", () => sessions.listSessions({ pageToken: "x" }), Code.InvalidArgument, Reason.INVALID_CURSOR, "page_token"],
     ["an unknown session", () => sessions.getSession({ sessionId: NO_SESSION }), Code.NotFound, Reason.SESSION_NOT_FOUND],
     ["an unknown turn", () => turns.getTurn({ sessionId, turnId: NO_TURN }), Code.NotFound, Reason.TURN_NOT_FOUND],
+    ["an unknown action", () => turns.respondAction({ sessionId, actionId: NO_ACTION, decision: 1 }), Code.NotFound, Reason.ACTION_NOT_FOUND],
+    ["an unknown message", () => sessions.forkSession({ sessionId, requestId: "x", messageId: NO_MESSAGE }), Code.NotFound, Reason.MESSAGE_NOT_FOUND],
     ["an unknown agent", () => sessions.createSession({ requestId: "x", agent: "nobody" }), Code.NotFound, Reason.AGENT_NOT_FOUND],
     ["a used request id", () => sessions.createSession({ ...used, title: "Another" }), Code.AlreadyExists, Reason.REQUEST_ID_REUSED],
     ["a late interrupt", () => turns.interruptTurn({ sessionId, turnId: over }), Code.FailedPrecondition, Reason.TURN_OVER],

@@ -10,7 +10,7 @@ use crate::outcome::Outcome;
 
 /// How ghz calls it when it leaves a stream itself, after as many messages as it was told to wait
 /// for. A server that ends a call says something else.
-const LEFT: &str = "rpc error: code = Canceled desc = context canceled";
+pub const LEFT: &str = "rpc error: code = Canceled desc = context canceled";
 
 /// What ghz says in the end, as far as we ask.
 #[derive(Debug, Deserialize)]
@@ -49,8 +49,6 @@ pub async fn call(
     ensure!(output.status.success(), "ghz with {} failed: {said}", config.display());
     let report: Report = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("ghz with {} says what nobody expects", config.display()))?;
-    let mut errors = report.error_distribution.unwrap_or_default();
-    errors.remove(LEFT);
     let latencies = report.latency_distribution.unwrap_or_default();
     let quantile = |percentage| {
         let found = latencies.iter().find(|latency| latency.percentage == percentage);
@@ -60,6 +58,6 @@ pub async fn call(
         count: report.count,
         rate: report.rps,
         quantiles: [quantile(50), quantile(95), quantile(99)],
-        errors,
+        errors: report.error_distribution.unwrap_or_default(),
     })
 }

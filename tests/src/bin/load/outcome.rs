@@ -17,6 +17,18 @@ pub struct Outcome {
     pub errors: BTreeMap<String, u64>,
 }
 
+impl Outcome {
+    /// Whoever was answered well may have been promised too much: what was not done is an error
+    /// too.
+    pub fn came_to(&mut self, done: u64) {
+        let failed: u64 = self.errors.values().sum();
+        let lost = self.count.saturating_sub(failed).saturating_sub(done);
+        if lost > 0 {
+            self.errors.insert("answered well, and came to nothing".to_owned(), lost);
+        }
+    }
+}
+
 pub struct Row {
     name: String,
     outcome: Outcome,

@@ -9,9 +9,12 @@ use anyhow::{Context as _, Result};
 use chassis::{Auth, Caller};
 use clap::Parser as _;
 use local::{Fleet, Servers, Service};
-use proto::session::v1::session::Status;
+use proto::{
+    session::v1::session::Status,
+    triggers::v1::{GetTriggerStatsRequest, GetTriggerStatsResponse},
+};
 use sqlx::PgPool;
-use tests::{Client, Push, Session, World};
+use tests::{Client, Push, Session, Witness, World};
 use tokio::time::sleep;
 
 use crate::Profile;
@@ -30,7 +33,7 @@ const SENDERS: usize = 8;
 const PAST: usize = 20;
 
 /// How long turns may take that still wait when a profile is over.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 pub struct Stage {
     world: World,
@@ -41,7 +44,11 @@ pub struct Stage {
     /// A session with a past.
     history: Session,
     workspace_id: String,
+    /// Has a line for each command that ran.
+    witness: Witness,
     pub pushes: Vec<Push>,
+    /// What the webhooks are told to, one each.
+    pushed: Vec<Session>,
 }
 
 /// What the chassis reads from the command line to know who vouches for whom.
@@ -79,7 +86,8 @@ impl Stage {
         client.put_agent().await;
         let sessions = create(&client, SESSIONS).await;
         let mut pushes = Vec::new();
-        for session in create(&client, SENDERS).await {
+        let pushed = create(&client, SENDERS).await;
+        for session in &pushed {
             pushes.push(Push::create(&client, &session.id).await);
         }
         let history = client.create_session().await;
@@ -87,6 +95,7 @@ impl Stage {
             history.run("say Some words.").await;
         }
         let workspace_id = history.get().await.workspace_id;
+        let witness = Witness::of(&world, TENANT, &history).await;
 
         let secret = fs::read_to_string(world.fleet.dir().join("internal.secret"))?;
         let args = Args::parse_from(["load", "--auth-internal-secret", secret.trim()]);
@@ -94,7 +103,18 @@ impl Stage {
         let auth = Auth::new("load", &args.auth, db).await?;
         let addresses = Service::ALL.map(|service| (service, world.fleet.get(service).address()));
         let addresses = addresses.into();
-        Ok(Stage { world, key, auth, addresses, sessions, history, workspace_id, pushes })
+        Ok(Stage {
+            world,
+            key,
+            auth,
+            addresses,
+            sessions,
+            history,
+            workspace_id,
+            witness,
+            pushes,
+            pushed,
+        })
     }
 
     /// Where a profile calls.
@@ -135,14 +155,42 @@ impl Stage {
         Ok(Used { at: Instant::now(), services })
     }
 
+    /// How much of what a profile asks for was done so far, where that is not all in the answer.
+    pub async fn done(&self, profile: Profile) -> Result<Option<u64>> {
+        Ok(match profile {
+            Profile::Submit => Some(completed(&self.sessions).await),
+            Profile::Webhook => {
+                let mut done = completed(&self.pushed).await;
+                // More than a queue takes is dropped, and that is on record.
+                for push in &self.pushes {
+                    let stats = self.stats(&push.trigger_id).await?;
+                    done += stats.dropped.get("queue_full").map_or(0, |full| full.unsigned_abs());
+                }
+                Some(done)
+            }
+            Profile::Execute => Some(self.witness.lines().len() as u64),
+            Profile::Subscribe | Profile::Generate => None,
+        })
+    }
+
+    async fn stats(&self, trigger_id: &str) -> Result<GetTriggerStatsResponse> {
+        let request = GetTriggerStatsRequest { trigger_id: trigger_id.to_owned() };
+        Ok(self.history.client.triggers().get_trigger_stats(request).await?.into_inner())
+    }
+
     /// Waits until no turn is left that would disturb what comes next.
-    pub async fn comes_to_rest(&self) {
+    pub async fn comes_to_rest(&self) -> Result<()> {
         let end = Instant::now() + PATIENCE;
-        for session in &self.sessions {
+        // Of all triggers.
+        while self.stats("").await?.pending > 0 && Instant::now() < end {
+            sleep(Duration::from_millis(50)).await;
+        }
+        for session in self.sessions.iter().chain(&self.pushed) {
             while session.get().await.status() != Status::Idle && Instant::now() < end {
                 sleep(Duration::from_millis(50)).await;
             }
         }
+        Ok(())
     }
 }
 
@@ -166,6 +214,16 @@ fn service(profile: Profile) -> Service {
         Profile::Execute => Service::Tools,
         Profile::Webhook => Service::Triggers,
     }
+}
+
+/// How many turns went well.
+async fn completed(sessions: &[Session]) -> u64 {
+    let mut completed = 0;
+    for session in sessions {
+        let log = session.log().await;
+        completed += log.iter().filter(|event| event.r#type == "turn.completed").count();
+    }
+    completed as u64
 }
 
 async fn create(client: &Client, count: usize) -> Vec<Session> {
