@@ -12,7 +12,7 @@ use tests::World;
 
 use crate::triggers::{create, schedule, settled};
 
-/// What Prometheus adds to all that it scrapes, by `pod-monitor.yaml`.
+/// What Prometheus adds to all that it scrapes, by `service-monitor.yaml`.
 const SCRAPED: [&str; 4] = ["job", "namespace", "pod", "service"];
 
 /// Metrics by name, each with the names of its labels.

@@ -16,5 +16,5 @@ async fn whatever_people_do_and_whoever_dies_every_turn_runs_once_and_in_order()
     eprintln!("MODEL_SEED={seed} MODEL_SECONDS={seconds}");
     let run = Run { seed, length: Duration::from_secs(seconds), pause: 200..1200 };
     let report = chaos::run(run).await;
-    eprintln!("{}", report.history.join("\n"));
+    eprintln!("{}\n{:?}", report.history.join("\n"), report.sums);
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use local::{Fleet, Service};
+use local::{Fleet, Plan, Service};
 use proto::{
     session::v1::turn::Status,
     triggers::v1::{PauseTriggerRequest, schedule::When},
 };
 use tests::{Client, Pairs, REPLICAS, Reader, Session, submit};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::sleep};
 
 use crate::{
     triggers::{create, firings, schedule, until},
@@ -23,7 +23,19 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Turns here take a second at most, and a process drains for half a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_restart_fails_no_turn_that_is_shorter_than_the_drain() {
-    let mut pairs = Pairs::start(Fleet::plan()).await;
+    roll(Fleet::plan(), &Service::ALL, Duration::ZERO).await;
+}
+
+/// Nobody else can do what a replica does that has the workspace on its disk, so turns wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_wait_for_a_disk_that_comes_back_with_its_replica() {
+    roll(Fleet::plan().separate_disks(), &[Service::Tools], Duration::from_secs(4)).await;
+}
+
+/// Replaces every process of `services` while people and a schedule go on. Each is `away` before it
+/// comes back.
+async fn roll(plan: Plan, services: &[Service], away: Duration) {
+    let mut pairs = Pairs::start(plan).await;
     let client = pairs.world.client("acme").await;
     let replicas = vec![client.clone(), client.at(&mut pairs.world.fleet, 1)];
     let (stop, stopped) = watch::channel(false);
@@ -38,10 +50,11 @@ async fn a_rolling_restart_fails_no_turn_that_is_shorter_than_the_drain() {
     let when = When::IntervalMs(EVERY.as_millis() as i64);
     let ticks = create(&client, schedule(&scheduled, when, "pace 20ms\nrepeat 10 \"tick \"")).await;
 
-    for service in Service::ALL {
+    for &service in services {
         for index in 0..REPLICAS {
             let replica = pairs.replica(service, index);
             replica.terminate().await.unwrap();
+            sleep(away).await;
             replica.restart().await.unwrap();
             // The next one goes when this one has work.
             let wanted = *turns.borrow() + PEOPLE * 2;

@@ -38,7 +38,11 @@ async fn session_in(client: &Client, workspace_id: &str) -> Session {
 
 #[tokio::test]
 async fn a_session_works_wherever_its_workspace_is() {
-    let plan = Fleet::plan().replicas(Service::Tools, 2).separate_disks();
+    let plan = Fleet::plan().replicas(Service::Tools, 2).separate_disks().env_of(
+        Service::Session,
+        "TOOLS_PATIENCE",
+        "1",
+    );
     let mut world = World::planned(plan).await;
     let client = world.client("acme").await;
     // The session service knows the first replica only, and the workspace is on the second.

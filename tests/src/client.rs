@@ -34,7 +34,7 @@ const AGENT: &str = "scripted";
 #[derive(Clone)]
 pub struct Client {
     services: [Calls; 4],
-    bearer: Bearer,
+    bearers: [Bearer; 4],
 }
 
 pub type Calls = InterceptedService<Channel, Bearer>;
@@ -45,16 +45,24 @@ pub struct Bearer(Option<AsciiMetadataValue>);
 
 impl Client {
     pub(crate) fn new(fleet: &mut Fleet, key: Option<&str>) -> Client {
-        let bearer = Bearer(key.map(|key| format!("Bearer {key}").parse().unwrap()));
-        let services = Service::ALL.map(|service| connect(fleet.endpoint(service), bearer.clone()));
-        Client { services, bearer }
+        Client::with_keys(fleet, |_| key.map(str::to_owned))
+    }
+
+    /// One with another key for each service.
+    pub(crate) fn with_keys(fleet: &mut Fleet, key: impl Fn(Service) -> Option<String>) -> Client {
+        let bearers = Service::ALL.map(|service| {
+            Bearer(key(service).map(|key| format!("Bearer {key}").parse().unwrap()))
+        });
+        let services = Service::ALL
+            .map(|service| connect(fleet.endpoint(service), bearers[place(service)].clone()));
+        Client { services, bearers }
     }
 
     /// The same caller, whose calls go to another replica of the session service.
     pub fn at(&self, fleet: &mut Fleet, index: usize) -> Client {
         let mut client = self.clone();
         let endpoint = fleet.replica(Service::Session, index).endpoint();
-        client.services[place(Service::Session)] = connect(endpoint, self.bearer.clone());
+        client.move_to(Service::Session, endpoint);
         client
     }
 
@@ -62,8 +70,13 @@ impl Client {
     pub fn at_tools(&self, fleet: &mut Fleet, index: usize) -> Client {
         let mut client = self.clone();
         let endpoint = fleet.replica(Service::Tools, index).endpoint();
-        client.services[place(Service::Tools)] = connect(endpoint, self.bearer.clone());
+        client.move_to(Service::Tools, endpoint);
         client
+    }
+
+    fn move_to(&mut self, service: Service, endpoint: String) {
+        let index = place(service);
+        self.services[index] = connect(endpoint, self.bearers[index].clone());
     }
 
     /// The way to one service, for generated clients that have no verb here.

@@ -9,6 +9,7 @@
 
 mod world;
 mod client;
+mod insider;
 mod session;
 mod change;
 mod archive;

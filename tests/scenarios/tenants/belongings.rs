@@ -165,7 +165,6 @@ fn names(own: &mut Belongings, tenant: &str) {
         "schedule_id",
         "delivery_id",
         "evidence_id",
-        "wakeup_id",
         "request_id",
         "tenant_id",
         "step_id",
@@ -229,6 +228,8 @@ async fn finished_turn(own: &mut Belongings, session: &Session, secret: &str) {
     let spilled = seen.iter().find(|event| event.r#type == "output.spilled").unwrap();
     own.keep("output_ref", &spilled.output_ref);
     own.keep("ref", &spilled.output_ref);
+    own.keep("Call.tool_call_id", &spilled.tool_call_id);
+    own.keep("Call.step_id", &spilled.step_id);
     let messages = session.messages().await;
     let asked = messages.iter().find(|message| message.role() == Role::User).unwrap();
     own.keep("message_id", &asked.message_id);
@@ -350,6 +351,7 @@ async fn triggers(
     };
     client.triggers().run_trigger(run).await.unwrap();
     own.keep("trigger_id", &trigger_id);
+    own.keep("wakeup_id", &trigger_id);
     loop {
         let request =
             ListFiringsRequest { trigger_id: trigger_id.clone(), ..ListFiringsRequest::default() };

@@ -10,6 +10,7 @@ const DEPTH: usize = 4;
 /// What goes into fields by their names, in JSON; `Message.field` comes before `field`. What
 /// has no place here is left out if it is a number or a flag, and gets a word if it is text.
 const PLAUSIBLE: &[(&str, &str)] = &[
+    ("amount_micros", r#""1000000000""#),
     ("capabilities", r#"["tools"]"#),
     ("delivery_header", "null"),
     ("doubled_hour", "null"),
@@ -25,11 +26,25 @@ const PLAUSIBLE: &[(&str, &str)] = &[
     ("skipped_hour", "null"),
     ("SubmitTurnRequest.trigger", "null"),
     ("command", r#""true""#),
+    ("Call.epoch", r#""1000000""#),
+    ("Call.input_json", r#""{\"command\": \"cat */*; true\"}""#),
+    ("Call.permissions", r#"{"mode": "MODE_AUTO"}"#),
+    ("Call.tool", r#""bash""#),
+    ("delay_ms", r#""86400000""#),
+    ("RaiseEpochRequest.epoch", r#""1000000""#),
+    ("reasoning_effort", "null"),
+    ("RunHooksRequest.epoch", r#""1000000""#),
+    ("RunHooksRequest.event", r#""stop""#),
     ("Answer.values", "null"),
     (
         "CountTokensRequest.prompt",
         r#"{"messages": [{"role": "ROLE_USER", "content": [{"text": "words"}]}]}"#,
     ),
+    (
+        "GenerateRequest.prompt",
+        r#"{"messages": [{"role": "ROLE_USER", "content": [{"text": "words"}]}]}"#,
+    ),
+    ("GenerateRequest.attempt", "1"),
     ("ControlTaskRequest.command", r#""COMMAND_PAUSE""#),
     ("CreateKeyRequest.scopes", r#"["read"]"#),
     ("criteria", r#"["words"]"#),

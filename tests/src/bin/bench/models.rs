@@ -1,8 +1,8 @@
 //! The models service: what it adds to the call of a provider who answers at once.
 //!
 //! Whoever calls directly does what the service does: the same request to the same upstream with
-//! the same library, read to its end. Both take turns, so that a machine that is busy for a while
-//! is busy for both.
+//! the same library, read to its end, until the words are at hand. Both take turns, so that a
+//! machine that is busy for a while is busy for both.
 
 mod upstream;
 mod callers;
@@ -26,7 +26,7 @@ const STREAMS: usize = 64;
 const TURN: usize = 50;
 
 pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
-    let upstream = Upstream::start().await?;
+    let upstream = Upstream::start()?;
     let folder = tempfile::tempdir()?;
     let catalogue = folder.path().join("catalogue.json");
     fs::write(&catalogue, upstream.catalogue())?;

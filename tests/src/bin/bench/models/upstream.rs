@@ -1,13 +1,14 @@
 //! Somebody who runs models and answers at once, in the words of OpenAI's chat completions.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, thread, time::Duration};
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    task::JoinHandle,
+    runtime::Builder,
+    sync::oneshot,
     time::sleep,
 };
 
@@ -23,21 +24,28 @@ const HEAD: &str =
 
 pub struct Upstream {
     address: SocketAddr,
-    server: JoinHandle<()>,
+    /// Dropped, it ends the server.
+    _stop: oneshot::Sender<()>,
 }
 
 impl Upstream {
-    pub async fn start() -> Result<Upstream> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
+    /// Serves on a thread of its own, because nobody is in the same thread as whoever calls them: a
+    /// direct call has to wake somebody up, too.
+    pub fn start() -> Result<Upstream> {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+        listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let quick: Arc<[u8]> = format!("{HEAD}{}0\r\n\r\n", piece(&answer())).into_bytes().into();
-        let server = tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                let _ = connection.set_nodelay(true);
-                tokio::spawn(serve(connection, quick.clone()));
-            }
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let (stop, stopped) = oneshot::channel();
+        thread::spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    result = accept(listener) => result.expect("the upstream listens"),
+                    _ = stopped => (),
+                }
+            });
         });
-        Ok(Upstream { address, server })
+        Ok(Upstream { address, _stop: stop })
     }
 
     pub fn url(&self) -> String {
@@ -66,9 +74,13 @@ impl Upstream {
     }
 }
 
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.server.abort();
+async fn accept(listener: std::net::TcpListener) -> Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    let quick: Arc<[u8]> = format!("{HEAD}{}0\r\n\r\n", piece(&answer())).into_bytes().into();
+    loop {
+        let (connection, _) = listener.accept().await?;
+        connection.set_nodelay(true)?;
+        tokio::spawn(serve(connection, quick.clone()));
     }
 }
 
