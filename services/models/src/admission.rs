@@ -80,8 +80,7 @@ struct Inner {
     governed: Mutex<HashMap<Tenant, Arc<Governed>>>,
     /// Our calls: those that are asking, those under way, and those that ended and are not settled.
     calls: Mutex<HashMap<ModelRequestId, Call>>,
-    /// Those that ended a moment ago, for Redis to hear of together with the next that asks.
-    ended: Mutex<Vec<(Tenant, ModelRequestId)>>,
+    ended: Mutex<Ended>,
     /// Held by whoever is between asking Redis and telling the ledger. A beat waits for all of them.
     asking: RwLock<()>,
     rebuilding: Mutex<HashMap<Tenant, rebuild::Rebuild>>,
@@ -112,6 +111,14 @@ struct Call {
     tenant: Tenant,
     /// What it took.
     ended: Option<Worst>,
+}
+
+/// Calls that ended a moment ago, for Redis to hear of together with the next that asks.
+#[derive(Default)]
+struct Ended {
+    calls: Vec<(Tenant, ModelRequestId)>,
+    /// Somebody tells it soon if nobody asks.
+    awaited: bool,
 }
 
 /// For `/health` and metrics.

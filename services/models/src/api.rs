@@ -27,6 +27,7 @@ use crate::{
     generate::generate,
     health::{Health, Vitals},
     joined::joined,
+    soon::Soon,
     tokens::Size,
 };
 
@@ -39,7 +40,7 @@ pub fn routes(
 ) -> Routes {
     let limits = Limits { admission: admission.clone() };
     let usages = Usages { db: admission.db().clone() };
-    let api = Api { catalogue, health, admission, stop };
+    let api = Api { catalogue, health, admission, soon: Arc::default(), stop };
     // The contract promises room for a prompt, whatever else the limit is. Answers are
     // streams of a few bytes at a time, which compressing would make larger.
     let models = ModelServiceServer::new(api)
@@ -55,6 +56,7 @@ struct Api {
     catalogue: Arc<Live>,
     health: Arc<Health>,
     admission: Admission,
+    soon: Arc<Soon>,
     stop: CancellationToken,
 }
 
@@ -71,7 +73,8 @@ impl ModelService for Api {
             find(served.catalogue.of(generation.account.tenant.as_str()), name)?;
         }
         let (health, admission) = (self.health.clone(), self.admission.clone());
-        let answer = joined(generate(served, health, admission, generation, self.stop.clone()));
+        let answer = generate(served, health, admission, generation, self.stop.clone());
+        let answer = joined(answer, self.soon.clone());
         let answer = answer.map_ok(|item| pb::GenerateResponse { item: Some(item) });
         let mut answer = Box::pin(answer.map_err(Status::from));
         // Together with the first facts, because everything that is sent wakes somebody up.

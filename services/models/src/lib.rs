@@ -24,6 +24,7 @@ mod bus;
 mod ledger;
 mod admission;
 mod generate;
+mod soon;
 mod joined;
 mod api;
 mod serve;

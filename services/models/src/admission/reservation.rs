@@ -1,6 +1,6 @@
 //! What a call under way holds, from before it is asked for until it is settled.
 
-use std::{mem, time::Duration};
+use std::mem;
 
 use chassis::Tenant;
 use futures::future::join_all;
@@ -21,11 +21,9 @@ use crate::{
     moment::Moment,
     provider::Delta,
     request::{Basis, Row, Status},
+    soon::SOON,
     usage::{Meter, Usage},
 };
-
-/// How long an end waits for somebody to tell Redis of it together with.
-const SOON: Duration = Duration::from_millis(2);
 
 /// Leave to call a provider. Dropping it ends the request with what was streamed until then.
 pub struct Reservation {
@@ -183,11 +181,12 @@ impl Admission {
         // Without a runtime the process is ending.
         let Ok(runtime) = Handle::try_current() else { return };
         let mut ended = lock(&self.0.ended);
-        ended.push((tenant.clone(), id));
-        if ended.len() == 1 {
+        ended.calls.push((tenant.clone(), id));
+        if !mem::replace(&mut ended.awaited, true) {
             let admission = self.clone();
             runtime.spawn(async move {
                 sleep(SOON).await;
+                lock(&admission.0.ended).awaited = false;
                 admission.release_ended().await;
             });
         }
@@ -195,7 +194,7 @@ impl Admission {
 
     /// Settles what ended a moment ago.
     pub(super) async fn release_ended(&self) {
-        let ended = mem::take(&mut *lock(&self.0.ended));
+        let ended = mem::take(&mut lock(&self.0.ended).calls);
         join_all(ended.iter().map(|(tenant, id)| self.release(tenant, *id))).await;
     }
 }
