@@ -13,7 +13,8 @@ use anyhow::Result;
 use tokio::time::sleep;
 
 use crate::{
-    Part, baseline,
+    Part,
+    baseline::Baseline,
     counts::{Counters, Counts, Statements},
     scale::Scale,
     stage::Stage,
@@ -22,6 +23,9 @@ use crate::{
 
 /// How long an idle system is watched: several rounds of whatever it does by itself.
 const IDLE: Duration = Duration::from_secs(6);
+
+/// How many rows a client commits before turns have their turn.
+const COMMITS: usize = 250;
 
 /// Measures everything, or only one part of it.
 pub async fn measure(
@@ -48,22 +52,22 @@ pub async fn measure(
     Ok(statements)
 }
 
-/// Every comparison is with a baseline from just before and just after.
 async fn measure_turns(stage: &mut Stage, table: &mut Table) -> Result<Statements> {
     let mut counters = Counters::new(stage).await?;
     let Scale { sessions, load, .. } = stage.scale;
     let idle = idle(stage, &mut counters).await?;
     turns::warm_up(stage).await?;
 
-    let before = baseline::measure(stage, 1, 2).await?.latencies.p50();
-    let one = turns::run(stage, &mut counters, 1, load).await?;
-    let commit = (before + baseline::measure(stage, 1, 2).await?.latencies.p50()) / 2.0;
-    let eight = turns::run(stage, &mut counters, sessions.min(8), load).await?;
-    let before = baseline::measure(stage, 32, 3).await?.per_second;
+    let mut alone = Baseline::new(stage, 1).await?;
+    let with = async || alone.commit(COMMITS).await;
+    let one = turns::run(stage, &mut counters, 1, load, with).await?;
+    let eight = turns::run(stage, &mut counters, sessions.min(8), load, async || Ok(())).await?;
+    let mut crowd = Baseline::new(stage, 32).await?;
     counters.forget_statements().await?;
-    let many = turns::run(stage, &mut counters, sessions, load * 2).await?;
+    let with = async || crowd.commit(COMMITS).await;
+    let many = turns::run(stage, &mut counters, sessions, load * 2, with).await?;
     let statements = counters.statements(many.turns).await?;
-    let commits = (before + baseline::measure(stage, 32, 3).await?.per_second) / 2.0;
+    let (commit, commits) = (alone.latencies.p50(), crowd.rate());
 
     table.note("commit of one inserted row, 1 client, p50", milliseconds(commit));
     table.note("commits of one inserted row per second, 32 clients", format!("{commits:.0}"));

@@ -30,7 +30,8 @@ async fn sessions(stage: &mut Stage, table: &mut Table) -> Result<()> {
         eprintln!("{count} sessions …");
         there = populate(stage, there, count).await?;
         stage.settle().await?;
-        let load = turns::run(stage, &mut counters, 1, stage.scale.load / 2).await?;
+        let time = stage.scale.load / 2;
+        let load = turns::run(stage, &mut counters, 1, time, async || Ok(())).await?;
         table.note(
             format!("submit to completed beside {count} sessions, p50"),
             milliseconds(load.latencies.p50()),

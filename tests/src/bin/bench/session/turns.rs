@@ -36,37 +36,50 @@ pub struct Load {
 }
 
 impl Load {
+    fn of(sessions: usize) -> Load {
+        Load {
+            sessions,
+            turns: 0.0,
+            latencies: Quantiles::default(),
+            counts: Counts::default(),
+            elapsed: Duration::ZERO,
+        }
+    }
+
     pub fn rate(&self) -> f64 {
         self.turns / self.elapsed.as_secs_f64()
     }
-}
 
-/// Lets so many sessions speak at the same time, for about as long as told.
-pub async fn run(
-    stage: &mut Stage,
-    counters: &mut Counters,
-    sessions: usize,
-    time: Duration,
-) -> Result<Load> {
-    let mut load = Load {
-        sessions,
-        turns: 0.0,
-        latencies: Quantiles::default(),
-        counts: Counts::default(),
-        elapsed: Duration::ZERO,
-    };
-    eprintln!("turns in {sessions} sessions at once …");
-    while load.elapsed < time {
-        let readers = readers(stage, sessions).await?;
+    /// New sessions speak at the same time, a few turns each.
+    async fn round(&mut self, stage: &mut Stage, counters: &mut Counters) -> Result<()> {
+        let readers = readers(stage, self.sessions).await?;
         let before = counters.read().await?;
         let begun = Instant::now();
         let conversations =
             readers.into_iter().map(|reader| tokio::spawn(converse(reader, 0, TURNS)));
         let latencies = try_join_all(conversations).await?;
-        load.elapsed += begun.elapsed();
-        load.counts.add(counters.since(&before).await?);
-        load.turns += (sessions * TURNS) as f64;
-        load.latencies.extend(latencies.into_iter().flatten());
+        self.elapsed += begun.elapsed();
+        self.counts.add(counters.since(&before).await?);
+        self.turns += (self.sessions * TURNS) as f64;
+        self.latencies.extend(latencies.into_iter().flatten());
+        Ok(())
+    }
+}
+
+/// Lets so many sessions speak at the same time for about as long as told, in turns with whoever
+/// they are compared with.
+pub async fn run(
+    stage: &mut Stage,
+    counters: &mut Counters,
+    sessions: usize,
+    time: Duration,
+    mut with: impl AsyncFnMut() -> Result<()>,
+) -> Result<Load> {
+    let mut load = Load::of(sessions);
+    eprintln!("turns in {sessions} sessions at once …");
+    while load.elapsed < time {
+        with().await?;
+        load.round(stage, counters).await?;
     }
     Ok(load)
 }
