@@ -27,9 +27,15 @@ def container(objects):
     return session(objects)["containers"][0]
 
 
+def rules(objects, name, direction):
+    return find(objects, "NetworkPolicy", name)["spec"][direction]
+
+
 def remove(objects, kind, name):
     objects.remove(find(objects, kind, name))
 
+
+TOOLS = {"app.kubernetes.io/name": "tools"}
 
 # What is broken, what does it, and words of the complaint.
 MUTATIONS = [
@@ -58,6 +64,11 @@ MUTATIONS = [
     ("no denial", lambda all: remove(all, "NetworkPolicy", "default-deny"), "denies"),
     ("metadata", lambda all: find(all, "NetworkPolicy", "models")["spec"]["egress"][0]["to"][0]["ipBlock"].pop("except"), "169.254.169.254"),
     ("everybody", lambda all: find(all, "NetworkPolicy", "session")["spec"]["ingress"][0].pop("from"), "everybody"),
+    ("a call by tools", lambda all: rules(all, "session", "ingress")[0]["from"].append({"podSelector": {"matchLabels": TOOLS}}), "ingress allows tools -> session 50051"),
+    ("calls of all namespaces", lambda all: rules(all, "session", "ingress")[0].update({"from": [{"namespaceSelector": {}}]}), "ingress allows models -> session 50051"),
+    ("calls to all ports of all", lambda all: rules(all, "tools", "egress")[0].update(to=[{"podSelector": {}}], ports=[{"port": 50051, "endPort": 50054}]), "egress allows tools -> models 50053"),
+    ("no way to tools", lambda all: rules(all, "session", "egress").pop(0), "egress does not allow session -> tools 50052"),
+    ("no way from triggers", lambda all: rules(all, "tools", "ingress")[0]["from"].pop(1), "ingress does not allow triggers -> tools 50052"),
     ("a second exception", lambda all: container(all)["securityContext"].update(procMount="Unmasked"), "exception"),
     ("an exception undone", lambda all: look.pod(find(all, "StatefulSet", "tools"))["securityContext"]["seccompProfile"].update(type="RuntimeDefault"), "exception"),
     ("a secret", lambda all: all.append({"kind": "Secret", "metadata": {"name": "a"}}), "somebody else"),

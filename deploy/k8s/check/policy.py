@@ -1,6 +1,7 @@
 """What has to be true of every workload that we ship, whatever Kubernetes would accept."""
 
 import ipaddress
+import itertools
 import re
 import tomllib
 from pathlib import Path
@@ -18,6 +19,16 @@ AFTER_DRAIN = 30
 # What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
 METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
 
+# Who calls whom among our services, and at which port: the solid arrows of ARCHITECTURE.md.
+ARROWS = {
+    ("session", "tools", 50052),
+    ("session", "models", 50053),
+    ("session", "triggers", 50054),
+    ("triggers", "session", 50051),
+    ("triggers", "tools", 50052),
+    ("tools", "tools", 50052),
+}
+
 
 def problems(which, objects, _):
     workloads = look.workloads(objects)
@@ -26,6 +37,7 @@ def problems(which, objects, _):
             yield f"{look.name(one)}: {problem}"
         yield from of_others(one, objects)
     yield from network(objects)
+    yield from arrows(objects)
     excepted = [look.name(one) for one in workloads if is_excepted(one)]
     expected = [] if which == "alternative" else ["StatefulSet tools"]
     if excepted != expected:
@@ -188,6 +200,57 @@ def network(objects):
                 for address in map(ipaddress.ip_address, METADATA):
                     if reaches(block, address):
                         yield f"{look.name(one)}: {block['cidr']} reaches {address}"
+
+
+def arrows(objects):
+    """A call has to be allowed where it comes in and where it goes out, and no other may be in either."""
+    for direction in ["ingress", "egress"]:
+        given = set(allowed(objects, direction))
+        for caller, callee, port in sorted(given - ARROWS):
+            yield f"{direction} allows {caller} -> {callee} {port}, which is no arrow of ARCHITECTURE.md"
+        for caller, callee, port in sorted(ARROWS - given):
+            yield f"{direction} does not allow {caller} -> {callee} {port}, an arrow of ARCHITECTURE.md"
+
+
+def allowed(objects, direction):
+    """All (caller, callee, port) among our services that rules of one direction let through."""
+    ours = [one for one in look.workloads(objects) if one["metadata"]["name"] in look.SERVICES]
+    namespace = next((one["metadata"] for one in look.of_kind(objects, "Namespace")), {})
+    namespace = {"kubernetes.io/metadata.name": namespace.get("name")} | namespace.get("labels", {})
+    for policy in look.of_kind(objects, "NetworkPolicy"):
+        spec = policy["spec"]
+        if direction.title() not in spec.get("policyTypes", ["Ingress", "Egress"]):
+            continue
+        for rule in spec.get(direction, []):
+            peers = rule.get("from" if direction == "ingress" else "to")
+            for near, far in itertools.product(ours, ours):
+                if not look.selects(spec["podSelector"], look.pod_labels(near)):
+                    continue
+                if peers and not any(is_peer(one, look.pod_labels(far), namespace) for one in peers):
+                    continue
+                caller, callee = (far, near) if direction == "ingress" else (near, far)
+                for port in open_ports(rule, callee):
+                    yield caller["metadata"]["name"], callee["metadata"]["name"], port
+
+
+def is_peer(peer, labels, namespace):
+    """Whether one of our pods is meant. What a peer does not say about pods or namespace leaves none out."""
+    # Nobody knows here which addresses pods have, so a block may be any of them.
+    if "ipBlock" in peer:
+        return True
+    return look.selects(peer.get("podSelector", {}), labels) and look.selects(
+        peer.get("namespaceSelector", {}), namespace
+    )
+
+
+def open_ports(rule, callee):
+    """The ports at which a pod listens, of those that a rule opens; one that names none opens all."""
+    listens = [one for container in look.pod(callee)["containers"] for one in container.get("ports", [])]
+    for number, name in ((one["containerPort"], one["name"]) for one in listens):
+        for one in rule.get("ports") or [{"port": name}]:
+            first = number if one["port"] == name else one["port"]
+            if isinstance(first, int) and first <= number <= one.get("endPort", first):
+                yield number
 
 
 def reaches(block, address):
