@@ -16,6 +16,9 @@ VERSION = tomllib.loads((Path(__file__).parents[3] / "Cargo.toml").read_text())[
 # services/tools/src/processes/hosting.rs), the last rows, the last spans.
 AFTER_DRAIN = 30
 
+# How long a pod of tools may at least take to come back after it went, in the patience of session.
+COMING_BACK = 60
+
 # What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
 METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
 
@@ -36,6 +39,7 @@ def problems(which, objects, _):
         for problem in [*of_pod(one), *of_containers(one), *of_service(one, objects)]:
             yield f"{look.name(one)}: {problem}"
         yield from of_others(one, objects)
+    yield from of_patience(objects)
     yield from network(objects)
     yield from arrows(objects)
     excepted = [look.name(one) for one in workloads if is_excepted(one)]
@@ -168,6 +172,15 @@ def of_service(workload, objects):
     plain = offered["grpc"].get("appProtocol") == "kubernetes.io/h2c"
     if plain == ("TLS_CERT" in config):
         yield "its Service says the wrong thing about TLS"
+
+
+def of_patience(objects):
+    """A turn is not to fail because a pod of tools is replaced."""
+    pods = {one["metadata"]["name"]: look.pod(one) for one in look.workloads(objects)}
+    environment = pods["session"]["containers"][0].get("env", [])
+    patience = next((one["value"] for one in environment if one["name"] == "TOOLS_PATIENCE"), 0)
+    if float(patience) < pods["tools"]["terminationGracePeriodSeconds"] + COMING_BACK:
+        yield f"session loses patience with a pod of tools that is replaced, after {patience} seconds"
 
 
 def of_others(workload, objects):
