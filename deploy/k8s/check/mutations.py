@@ -54,6 +54,7 @@ MUTATIONS = [
     ("no tag", lambda all: container(all).update(image="registry:5000/windlass/session"), "no version"),
     ("another version", lambda all: container(all).update(image="windlass/session:9.9.9"), "Cargo.toml"),
     ("a short grace", lambda all: session(all).update(terminationGracePeriodSeconds=30), "killed"),
+    ("a secret of another", lambda all: container(all)["envFrom"].append({"secretRef": {"name": "windlass-models"}}), "of another service"),
     ("no patience", lambda all: container(all).pop("env"), "loses patience"),
     ("more grace than patience", lambda all: look.pod(find(all, "StatefulSet", "tools")).update(terminationGracePeriodSeconds=150), "loses patience"),
     ("no migration", lambda all: session(all).pop("initContainers"), "migrate"),

@@ -151,6 +151,9 @@ def of_service(workload, objects):
     drain = float(config["DRAIN"]) + container["lifecycle"]["preStop"]["sleep"]["seconds"]
     if pod["terminationGracePeriodSeconds"] < drain + AFTER_DRAIN:
         yield f"is killed before a drain of {drain} seconds is over"
+    for secret in (one["secretRef"]["name"] for one in container["envFrom"] if "secretRef" in one):
+        if any(secret.startswith(f"windlass-{other}") for other in look.SERVICES if other != name):
+            yield f"gets to know {secret}, which is of another service"
     if not pod.get("topologySpreadConstraints"):
         yield "may be all on one node"
     if [one["args"] for one in pod.get("initContainers", [])] != [["migrate"]]:
