@@ -116,13 +116,14 @@ async fn rest(
     Ok(())
 }
 
-/// Whether Postgres gave up waiting for a lock: `lock_not_available`.
+/// Whether Postgres gave up waiting for a lock: `lock_not_available`, or `deadlock_detected`, which is
+/// looked for sooner.
 fn is_locked(error: &MigrateError) -> bool {
     let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else {
         return false;
     };
     let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code == "55P03")
+    code.is_some_and(|code| code == "55P03" || code == "40P01")
 }
 
 #[cfg(test)]
