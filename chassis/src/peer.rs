@@ -33,7 +33,7 @@ const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the end of a stream may take that has nothing more to say.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// How many connections calls are spread over. Each goes to a replica of its own choice.
+/// How many connections calls are spread over. Each goes to the next replica.
 const CONNECTIONS: usize = 4;
 
 /// Enough for large messages to flow without waiting for permission.
@@ -69,7 +69,7 @@ impl Peer {
         if endpoint.uri().scheme_str() == Some("https") {
             endpoint = endpoint.tls_config(tls.client()?)?;
         }
-        let mut connector = HttpConnector::new_with_resolver(resolve::Shuffled);
+        let mut connector = HttpConnector::new_with_resolver(resolve::InTurn::new());
         connector.enforce_http(false);
         connector.set_nodelay(true);
         let connector = connector.map_response(Together::new);
