@@ -169,11 +169,12 @@ impl Admission {
                 if held.replica != replica {
                     continue;
                 }
-                // It may never have come to the ledger.
+                // It may never have come to the ledger, or have ended there with what it really took.
                 let mut row = held.row;
                 row.abandon();
                 requests::write(&self.0.db, std::slice::from_ref(&row)).await?;
-                self.0.bus.settle(&tenant, id, row.taken()).await?;
+                let taken = requests::get(&self.0.db, id).await?.taken();
+                self.0.bus.settle(&tenant, id, taken).await?;
             }
         }
         Ok(())

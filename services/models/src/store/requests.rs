@@ -42,6 +42,17 @@ pub async fn write(db: impl PgExecutor<'_>, rows: &[Row]) -> Result<(), sqlx::Er
     Ok(())
 }
 
+/// One row as it stands.
+pub async fn get(db: impl PgExecutor<'_>, id: ModelRequestId) -> Result<Row, sqlx::Error> {
+    let Json(row) = sqlx::query_scalar!(
+        r#"select to_jsonb(request) as "row!: Json<Row>" from models.request where id = $1"#,
+        id as _,
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(row)
+}
+
 /// The rules of a tenant and everything they count, as of one instant.
 pub async fn past(db: &PgPool, tenant: &Tenant, now: &Moment) -> Result<(Rules, Past)> {
     let mut transaction =
