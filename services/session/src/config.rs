@@ -1,4 +1,4 @@
-use std::{net::SocketAddr, path::PathBuf};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use chassis::Tenant;
 
@@ -62,41 +62,41 @@ pub struct Serve {
     pub turn_connections: u16,
 
     /// Seconds between two heartbeats of this process.
-    #[arg(long, env, default_value_t = 2.0)]
-    pub heartbeat: f64,
+    #[arg(long, env, default_value = "2", value_parser = chassis::seconds)]
+    pub heartbeat: Duration,
 
     /// Seconds without a heartbeat after which another process takes over the sessions.
-    #[arg(long, env, default_value_t = 10.0)]
-    pub lease: f64,
+    #[arg(long, env, default_value = "10", value_parser = chassis::seconds)]
+    pub lease: Duration,
 
     /// Seconds a model may be silent before its answer counts as broken off.
-    #[arg(long, env, default_value_t = 120.0)]
-    pub model_silence: f64,
+    #[arg(long, env, default_value = "120", value_parser = chassis::seconds)]
+    pub model_silence: Duration,
 
     /// Seconds for which a call of a tool is repeated while the tools service, or the replica of it
     /// that has the workspace, is away. Longer than a replica takes to be replaced.
-    #[arg(long, env, default_value_t = 60.0)]
-    pub tools_patience: f64,
+    #[arg(long, env, default_value = "60", value_parser = chassis::seconds)]
+    pub tools_patience: Duration,
 
     /// Seconds after which a question to a person expires; 0: never.
-    #[arg(long, env, default_value_t = 604_800.0)]
-    pub action_expiry: f64,
+    #[arg(long, env, default_value = "604800", value_parser = chassis::seconds)]
+    pub action_expiry: Duration,
 
     /// Seconds an event may wait for a reader before the reader is dropped.
-    #[arg(long, env, default_value_t = 10.0)]
-    pub reader_patience: f64,
+    #[arg(long, env, default_value = "10", value_parser = chassis::seconds)]
+    pub reader_patience: Duration,
 
     /// Seconds between two looks for logs to seal, to join and to shorten.
-    #[arg(long, env, default_value_t = 5.0)]
-    pub sweep: f64,
+    #[arg(long, env, default_value = "5", value_parser = chassis::seconds)]
+    pub sweep: Duration,
 
     /// Seconds after which the deltas of a finished turn become one; 0: never.
-    #[arg(long, env, default_value_t = 7.0 * 86_400.0)]
-    pub delta_retention: f64,
+    #[arg(long, env, default_value = "604800", value_parser = chassis::seconds)]
+    pub delta_retention: Duration,
 
     /// Seconds after which the events of a finished turn are removed; 0: never. Messages stay.
-    #[arg(long, env, default_value_t = 0.0)]
-    pub log_retention: f64,
+    #[arg(long, env, default_value = "0", value_parser = chassis::seconds)]
+    pub log_retention: Duration,
 
     /// File with the Ed25519 key (PKCS #8, PEM) that packs of evidence are signed with; without it
     /// they are unsigned. `evidence new-key` makes one.

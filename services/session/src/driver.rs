@@ -2,7 +2,6 @@
 
 mod moves;
 mod step;
-mod passing;
 mod model;
 mod calls;
 mod hooks;
@@ -141,7 +140,8 @@ struct Driver {
     workspace_id: WorkspaceId,
     model: String,
     headless: bool,
-    surroundings: Arc<Surroundings>,
+    /// What the workspace says about itself, once somebody could ask it.
+    surroundings: OnceCell<Arc<Surroundings>>,
     /// The tools there are. What changes with them is for the next turn.
     tools: OnceCell<Arc<Vec<Tool>>>,
     memories: Vec<memory::Line>,
@@ -238,7 +238,7 @@ impl Driver {
             workspace_id: context.workspace_id,
             permissions: people::permissions(&agent, &context.rules, metadata.trigger.as_ref()),
             model: metadata.model.unwrap_or_else(|| agent.manifest.model.clone()),
-            surroundings,
+            surroundings: OnceCell::new_with(surroundings.ok()),
             tools: OnceCell::new(),
             memories: context.memories.clone(),
             day: recorded.as_ref().map_or(day, |recorded| recorded.day.clone()),

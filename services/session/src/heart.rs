@@ -1,9 +1,6 @@
 //! Proves that this replica lives, and buries those that do not.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 
 use sqlx::PgPool;
 use tokio::{
@@ -24,7 +21,7 @@ const TIDY: u64 = 1000;
 /// `lane` is for this alone: whoever had to wait for a connection behind everybody's work would
 /// seem dead for being busy, and what it runs would be ended for no reason.
 pub async fn beat(host: Arc<Host>, lane: Lanes, stop: CancellationToken, done: CancellationToken) {
-    let mut judge = Judge::new(lease(&host.config));
+    let mut judge = Judge::new(host.config.lease);
     // Beside the heartbeat: whoever waits for the tools service must not seem dead itself.
     let (dead, buried) = watch::channel(vec![]);
     tokio::spawn(done.clone().run_until_cancelled_owned(recovery::run(
@@ -32,7 +29,7 @@ pub async fn beat(host: Arc<Host>, lane: Lanes, stop: CancellationToken, done: C
         buried,
         done.clone(),
     )));
-    let mut ticks = interval(Duration::from_secs_f64(host.config.heartbeat));
+    let mut ticks = interval(host.config.heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     for beats in 1_u64.. {
         if done.run_until_cancelled(ticks.tick()).await.is_none() {
@@ -73,9 +70,5 @@ pub async fn beat(host: Arc<Host>, lane: Lanes, stop: CancellationToken, done: C
 /// The connection to beat over. One that says nothing for half a lease is given up for another,
 /// while there is time to be heard on that.
 pub fn lane(db: &PgPool, config: &Serve) -> anyhow::Result<Lanes> {
-    Lanes::new(db, 1, lease(config) / 2)
-}
-
-fn lease(config: &Serve) -> Duration {
-    Duration::from_secs_f64(config.lease)
+    Lanes::new(db, 1, config.lease / 2)
 }

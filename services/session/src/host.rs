@@ -329,10 +329,14 @@ impl Host {
     }
 
     /// What the workspace says about itself.
-    pub async fn surroundings(&self, caller: &Caller, id: WorkspaceId) -> Arc<Surroundings> {
-        let key = (caller.tenant.clone(), id);
-        let load = async { Arc::new(files::surroundings(self, caller, id).await) };
-        self.surroundings.get_with(key, load).await
+    pub async fn surroundings(
+        &self,
+        caller: &Caller,
+        id: WorkspaceId,
+    ) -> Result<Arc<Surroundings>, Status> {
+        let load = async { Ok::<_, Status>(Arc::new(files::surroundings(self, caller, id).await?)) };
+        let found = self.surroundings.try_get_with((caller.tenant.clone(), id), load).await;
+        found.map_err(|status| (*status).clone())
     }
 
     /// The models that would answer, best first. Nothing, where nobody can say or nobody would.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use rand::Rng as _;
 use sqlx::PgPool;
 use tokio::time::sleep;
@@ -27,14 +27,17 @@ use crate::{
 /// How much one look takes on; the next one goes on from there.
 const SESSIONS: i64 = 200;
 
+/// How long to rest at least.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 /// How many events a seal covers at most, so that nobody holds more of a log at once.
 pub const SEALED: i64 = 1000;
 
 /// Looks for ever. The rests differ, so that replicas do not all look at the same moment.
 pub async fn run(host: Arc<Host>) {
     loop {
-        let rest = host.config.sweep * rand::rng().random_range(0.5..1.5);
-        sleep(Duration::from_secs_f64(rest.max(0.01))).await;
+        let rest = host.config.sweep.mul_f64(rand::rng().random_range(0.5..1.5));
+        sleep(rest.max(SHORTEST)).await;
         report("say which readers are gone", disconnect(&host).await);
         report("seal what is over", seal(&host).await);
         if let Some(before) = before(host.config.delta_retention) {
@@ -53,10 +56,9 @@ fn report(what: &str, result: Result<()>) {
     }
 }
 
-/// What is from before this is old; zero seconds are for ever.
-fn before(seconds: f64) -> Option<Timestamp> {
-    let age = SignedDuration::try_from_secs_f64(seconds).ok().filter(|age| age.is_positive())?;
-    time::now().checked_sub(age).ok()
+/// What is from before this is old; zero is for ever.
+fn before(age: Duration) -> Option<Timestamp> {
+    (!age.is_zero()).then(|| time::now().checked_sub(age).ok())?
 }
 
 /// Readers that a dead replica served are lost.

@@ -38,6 +38,7 @@ mod driven;
 mod recent;
 mod shipped;
 mod host;
+mod passing;
 mod metrics;
 mod driver;
 mod worker;

@@ -1,6 +1,6 @@
 //! Looks for what people want of running turns: that they stop, or that they wait no longer.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use proto::event::v1::ActionResolved;
 use tokio::{
@@ -25,7 +25,7 @@ const EXPIRE: i64 = 100;
 
 /// Looks with every heartbeat, and at once when somebody says that there is something.
 pub async fn run(host: Arc<Host>, mut nudges: mpsc::Receiver<()>, done: CancellationToken) {
-    let mut ticks = interval(Duration::from_secs_f64(host.config.heartbeat));
+    let mut ticks = interval(host.config.heartbeat);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let beat = tokio::select! {

@@ -27,7 +27,7 @@ use hooking::Moment;
 
 pub use acting::QUESTION;
 pub use delegating::{TASK, Told};
-pub use effect::{Effect, Ending, Stopping};
+pub use effect::{Effect, Ending, Stopping, backoff};
 pub use hooking::{Hooked, Hooks, Verdict};
 pub use input::{
     Asking, Compaction, Decision, Failure, Finished, Input, Outcome, Resolution, Stop, Trigger,

@@ -45,7 +45,7 @@ impl Api {
     where
         Writing: Future<Output = Result<()>> + Send,
     {
-        let patience = Duration::from_secs_f64(self.host.config.reader_patience);
+        let patience = self.host.config.reader_patience;
         let (chunks, receiver) = mpsc::channel(1);
         let (end, last_words) = oneshot::channel();
         let (places, stop) = (self.exports.clone(), self.stop.clone());

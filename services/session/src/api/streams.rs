@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use chassis::Tenant;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use proto::{
@@ -86,7 +84,7 @@ impl StreamService for Api {
                 disconnect(api, connection, left).await;
             }
         };
-        let patience = Duration::from_secs_f64(self.host.config.reader_patience);
+        let patience = self.host.config.reader_patience;
         let served = reader::serve(id, events, patience, left);
         Ok(Response::new(served.map_err(Status::from).boxed()))
     }

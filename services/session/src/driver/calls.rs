@@ -15,11 +15,12 @@ use serde_json::Value;
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt as _;
 
-use super::{Inputs, own, passing::Asked, people::Ask};
+use super::{Inputs, own, people::Ask};
 use crate::{
     host::Host,
     ids::ToolCallId,
     message::without_nul,
+    passing::Asked,
     turn::{Decision, Input, Outcome},
 };
 

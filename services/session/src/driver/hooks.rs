@@ -7,13 +7,14 @@ use proto::tools::v1::{RunHooksRequest, RunHooksResponse};
 use tonic::{Code, Status};
 use tracing::Instrument as _;
 
-use super::{Driver, Inputs, calls::storable, passing::Asked};
+use super::{Driver, Inputs, calls::storable};
 use crate::{
     flusher::Stopped,
     hook::Event,
     host::{Host, PATIENT_ANSWER},
     ids::MessageId,
     message::{Message, Metadata, Part, Role, without_nul},
+    passing::Asked,
     turn::{Hooked, Hooks, Input, Verdict},
 };
 

@@ -7,10 +7,14 @@ use proto::{
     tools::v1::SnapshotWorkspaceRequest,
 };
 
+use tokio::select;
+use tonic::Status;
+
 use super::{Driver, own};
 use crate::{
     ids::ToolCallId,
     message::without_nul,
+    passing::Asked,
     time,
     turn::{Outcome, TASK},
 };
@@ -33,14 +37,8 @@ impl Driver {
         if tool_use.tool != TASK && own::hosts(&self.host, &self.caller, &tool_use.tool).await {
             return Ok(());
         }
-        let (mut client, peer) = self.host.workspaces();
-        let request = SnapshotWorkspaceRequest {
-            workspace_id: self.workspace_id.to_string(),
-            request_id: self.claim.turn_id.to_string(),
-        };
-        let request = peer.request_within(PATIENCE, &self.caller, request);
-        let snapshot_id = match client.snapshot_workspace(request).await {
-            Ok(response) => response.into_inner().snapshot_id,
+        let snapshot_id = match self.snapshot().await {
+            Ok(snapshot_id) => snapshot_id,
             Err(status) => {
                 let text = format!(
                     "not run, because the files could not be kept before: {}",
@@ -67,5 +65,28 @@ impl Driver {
             pending.append(kept, now);
         });
         Ok(())
+    }
+
+    /// Asks for it until somebody is there, or somebody wants the turn stopped: nothing else is heard
+    /// meanwhile.
+    async fn snapshot(&self) -> Result<String, Status> {
+        let mut signals = self.writer.signals();
+        let mut asked = Asked::new(&self.host);
+        loop {
+            let (mut client, peer) = self.host.workspaces();
+            let request = SnapshotWorkspaceRequest {
+                workspace_id: self.workspace_id.to_string(),
+                request_id: self.claim.turn_id.to_string(),
+            };
+            let request = peer.request_within(PATIENCE, &self.caller, request);
+            let answer = client.snapshot_workspace(request).await;
+            let goes_on = select! {
+                goes_on = asked.is_worth_another(&answer) => goes_on,
+                Ok(()) = signals.changed() => false,
+            };
+            if !goes_on {
+                return Ok(answer?.into_inner().snapshot_id);
+            }
+        }
     }
 }

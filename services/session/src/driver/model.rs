@@ -16,12 +16,13 @@ use tokio::time::timeout;
 use tonic::{Status, Streaming};
 use tonic_types::StatusExt as _;
 
-use super::{Inputs, calls::storable, passing::is_passing};
+use super::{Inputs, calls::storable};
 use crate::{
     host::Host,
     ids::ToolCallId,
     message::without_nul,
     offer::Offer,
+    passing::is_passing,
     turn::{Failure, Finished, Input},
 };
 
@@ -36,7 +37,7 @@ pub async fn generate(
     offer: Arc<Offer>,
     inputs: Inputs,
 ) {
-    let silence = Duration::from_secs_f64(host.config.model_silence);
+    let silence = host.config.model_silence;
     let (mut client, peer) = host.models();
     let answer = timeout(silence, client.generate(peer.request(&caller, request)));
     let end = match answer.await {

@@ -83,10 +83,8 @@ pub struct Ask {
 impl Ask {
     pub fn new(host: &Host, headless: bool) -> Ask {
         let patience = host.config.action_expiry;
-        let expires = (patience > 0.0).then(|| {
-            let patience = jiff::SignedDuration::try_from_secs_f64(patience).unwrap_or_default();
-            time::now().saturating_add(patience).unwrap_or(Timestamp::MAX)
-        });
+        let expires = (!patience.is_zero())
+            .then(|| time::now().saturating_add(patience).unwrap_or(Timestamp::MAX));
         Ask { headless, expires }
     }
 

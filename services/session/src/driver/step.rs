@@ -1,13 +1,13 @@
 //! Opens a step: assembles the prompt and calls the model.
 
-use std::sync::Arc;
+use std::{future::ready, sync::Arc};
 
 use proto::{
     event::v1::{ContextResolved, Event, ModelRequested, Payload, ToolCatalogResolved},
     models::v1 as models,
 };
 use tonic::Status;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, warn};
 
 use super::{Driver, Inputs, compact::CAUTIOUS_BYTES_PER_TOKEN, model};
 use crate::{
@@ -16,7 +16,9 @@ use crate::{
     ids::MessageId,
     message::{Metadata, Role},
     offer::{self, Offer},
+    passing,
     prompt::{self, Around, System},
+    surroundings::Surroundings,
     turn::{Failure, Input, Step, Trigger},
 };
 
@@ -40,20 +42,21 @@ impl Driver {
         if message_id.is_none() && attempt == 1 && self.tell(inputs).await {
             return Ok(());
         }
-        let offer = match self.soon(self.offer(self.turn.steps())).await {
-            Ok(offer) => offer,
+        let attempts = self.agent.limits().attempts;
+        let (surroundings, offer) = match self.soon(self.around(attempt == attempts)).await {
+            Ok(around) => around,
             Err(status) => {
                 let failure = Failure {
                     kind: "unavailable".into(),
                     message: format!("the tools service does not answer: {}", status.message()),
                     transient: true,
-                    retry_after: None,
+                    retry_after: Some(passing::rest(&self.host, attempt, attempts)),
                 };
                 return Box::pin(self.take(Input::Failed(failure), inputs)).await;
             }
         };
         let around = Around {
-            surroundings: &self.surroundings,
+            surroundings: &surroundings,
             memories: &self.memories,
             day: &self.day,
             offer: &offer,
@@ -101,6 +104,20 @@ impl Driver {
         self.tasks.spawn(generate.in_current_span());
         self.asked = true;
         Ok(())
+    }
+
+    /// What the workspace says and offers. Whoever asks for the last time goes on without the first.
+    async fn around(&self, is_last: bool) -> Result<(Arc<Surroundings>, Arc<Offer>), Status> {
+        let load = || self.host.surroundings(&self.caller, self.workspace_id);
+        let surroundings = match self.surroundings.get_or_try_init(load).await {
+            Err(status) if is_last => {
+                let id = self.workspace_id;
+                warn!(%status, workspace.id = %id, "cannot read workspace {id}, going on without");
+                self.surroundings.get_or_init(|| ready(Arc::default())).await
+            }
+            found => found?,
+        };
+        Ok((surroundings.clone(), self.offer(self.turn.steps()).await?))
     }
 
     /// What the model is offered after these steps of the turn.

@@ -1,5 +1,5 @@
-//! Reads what a workspace says about itself. Nothing here can fail a turn: what cannot be
-//! read is not there.
+//! Reads what a workspace says about itself. What cannot be read is not there, except while nobody
+//! is there who could read it.
 
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use tonic::{Code, Status};
 use super::Host;
 use crate::{
     ids::WorkspaceId,
+    passing::is_passing,
     surroundings::{
         self, MAX_INSTRUCTIONS, MAX_SKILL, MAX_SKILL_FILES, MAX_SKILL_HEAD, MAX_SKILLS, Skill,
         Surroundings,
     },
 };
 
-/// Longer than this a turn does not wait for what it can do without.
+/// Longer than this nobody waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 const INSTRUCTIONS: &str = "AGENTS.md";
@@ -28,21 +29,23 @@ const SKILLS: &str = ".agents/skills";
 /// How many files are read at a time.
 const AT_ONCE: usize = 8;
 
-/// One call finds out that there is nothing, which is what most workspaces have to say.
-pub async fn surroundings(host: &Host, caller: &Caller, id: WorkspaceId) -> Surroundings {
+/// One call finds out that there is nothing, which is what most workspaces have to say. Fails only
+/// where it may work a moment later.
+pub async fn surroundings(
+    host: &Host,
+    caller: &Caller,
+    id: WorkspaceId,
+) -> Result<Surroundings, Status> {
     let files = Files { host, caller, workspace_id: id.to_string() };
-    match timeout(PATIENCE, files.surroundings()).await {
-        Ok(Ok(surroundings)) => surroundings,
-        Ok(Err(status)) => {
+    let late = |_| Err(Status::deadline_exceeded("reading the workspace takes too long"));
+    match timeout(PATIENCE, files.surroundings()).await.unwrap_or_else(late) {
+        Err(status) if !is_passing(&status) && status.code() != Code::DeadlineExceeded => {
             if !matches!(status.code(), Code::NotFound | Code::Unimplemented) {
                 tracing::warn!(%status, workspace.id = %id, "cannot read workspace {id}, going on without");
             }
-            Surroundings::default()
+            Ok(Surroundings::default())
         }
-        Err(_) => {
-            tracing::warn!(workspace.id = %id, "reading workspace {id} takes too long, going on without");
-            Surroundings::default()
-        }
+        answer => answer,
     }
 }
 
@@ -61,7 +64,7 @@ pub async fn skill(
     names.sort_unstable();
     names.truncate(MAX_SKILL_FILES);
     let paths = names.into_iter().map(|name| format!("{folder}/{name}"));
-    Some((text?, paths.filter(|beside| beside != path).collect()))
+    Some((text.ok()?, paths.filter(|beside| beside != path).collect()))
 }
 
 struct Files<'a> {
@@ -75,8 +78,8 @@ impl Files<'_> {
         let (files, directories) = self.list("").await?;
         let instructions = async {
             match files.iter().any(|name| name == INSTRUCTIONS) {
-                true => self.read(INSTRUCTIONS, MAX_INSTRUCTIONS).await,
-                false => None,
+                true => self.read(INSTRUCTIONS, MAX_INSTRUCTIONS).await.map(Some),
+                false => Ok(None),
             }
         };
         let skills = async {
@@ -86,7 +89,7 @@ impl Files<'_> {
             }
         };
         let (instructions, skills) = tokio::join!(instructions, skills);
-        let instructions = instructions.filter(|text| !text.trim().is_empty());
+        let instructions = instructions?.filter(|text| !text.trim().is_empty());
         Ok(Surroundings { instructions, skills })
     }
 
@@ -96,7 +99,7 @@ impl Files<'_> {
         directories.truncate(MAX_SKILLS);
         let skills = directories.into_iter().map(|directory| async move {
             let path = format!("{SKILLS}/{directory}/SKILL.md");
-            let text = self.read(&path, MAX_SKILL_HEAD).await?;
+            let text = self.read(&path, MAX_SKILL_HEAD).await.ok()?;
             Some(surroundings::skill(&directory, &path, &text))
         });
         let skills = stream::iter(skills).buffered(AT_ONCE);
@@ -126,7 +129,7 @@ impl Files<'_> {
         Ok((files, directories))
     }
 
-    async fn read(&self, path: &str, most: usize) -> Option<String> {
+    async fn read(&self, path: &str, most: usize) -> Result<String, Status> {
         let (mut client, peer) = self.host.files();
         let request = ReadFileRequest {
             workspace_id: self.workspace_id.clone(),
@@ -134,7 +137,7 @@ impl Files<'_> {
             offset: 0,
             limit: most as i32,
         };
-        let answer = client.read_file(peer.request_within(PATIENCE, self.caller, request)).await;
-        Some(surroundings::text(answer.ok()?.into_inner().data, most))
+        let answer = client.read_file(peer.request_within(PATIENCE, self.caller, request)).await?;
+        Ok(surroundings::text(answer.into_inner().data, most))
     }
 }

@@ -58,6 +58,9 @@ pub async fn skill(host: &Host, caller: &Caller, call: &Call) -> Answer {
     let Named { name } = input(call)?;
     let workspace_id: WorkspaceId = parse("workspace_id", &call.workspace_id)?;
     let surroundings = host.surroundings(caller, workspace_id).await;
+    let surroundings = surroundings.map_err(|status| {
+        refused("unavailable", format!("the workspace does not answer: {}", status.message()))
+    })?;
     let Some(skill) = surroundings.skills.iter().find(|skill| skill.name == name) else {
         let names: Vec<&str> =
             surroundings.skills.iter().map(|skill| skill.name.as_str()).collect();

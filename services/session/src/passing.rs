@@ -8,7 +8,7 @@ use tonic::{Code, Status, TimeoutExpired};
 use tonic_types::StatusExt as _;
 use tracing::warn;
 
-use crate::host::Host;
+use crate::{host::Host, turn};
 
 /// How long the first pause is before the tools service is asked again; each is twice as long as
 /// the one before, up to the longest.
@@ -24,14 +24,14 @@ const ATTEMPTS: u32 = 5;
 /// it is back. A turn in that moment is not worth failing for.
 pub struct Asked {
     attempt: u32,
-    begun: Instant,
+    /// Since when nobody answers. Calls may take long, and none of that is waiting.
+    away: Option<Instant>,
     patience: Duration,
 }
 
 impl Asked {
     pub fn new(host: &Host) -> Asked {
-        let patience = Duration::from_secs_f64(host.config.tools_patience);
-        Asked { attempt: 1, begun: Instant::now(), patience }
+        Asked { attempt: 1, away: None, patience: host.config.tools_patience }
     }
 
     /// Whether to ask again, after a pause, because nobody was there to answer. Who lets a deadline
@@ -42,7 +42,7 @@ impl Asked {
         let pause = doubled.min(LONGEST_PAUSE);
         let goes_on = match reason(status) {
             Some(Reason::Overloaded) => self.attempt < ATTEMPTS,
-            _ => self.begun.elapsed() + pause < self.patience,
+            _ => self.away.get_or_insert_with(Instant::now).elapsed() + pause < self.patience,
         };
         if is_late(status) || !is_passing(status) || !goes_on {
             return false;
@@ -52,6 +52,13 @@ impl Asked {
         self.attempt += 1;
         true
     }
+}
+
+/// How long a step rests before it is tried again because the tools service, or the replica of it that
+/// has the workspace, was away: all of its attempts together wait as long as a call would.
+pub fn rest(host: &Host, attempt: u32, attempts: u32) -> Duration {
+    let all: Duration = (1..attempts.max(2)).map(turn::backoff).sum();
+    host.config.tools_patience.mul_f64(turn::backoff(attempt).div_duration_f64(all))
 }
 
 /// Whether time ran out, here or there. A connection that ends under a call cancels it too, but that
