@@ -40,7 +40,7 @@ clients: build ## Run the example clients in Go, Python and TypeScript against a
 	@$(BIN)/with-servers -- cargo test --quiet --workspace --test scenarios clients::
 
 check: build manifests ## Format, lint, queries, contracts, licences, manifests: what a change must pass besides the tests
-	@$(INSTALL) postgres redis buf deny sqlx
+	@$(INSTALL) postgres redis buf deny
 	cargo fmt --all --check
 	buf lint proto
 	cargo deny --log-level error check bans licenses sources
@@ -87,7 +87,7 @@ fuzz: build ## Look for inputs that break what reads hostile input, ten minutes 
 
 # Does not need `build`: what wants to be prepared does not compile yet.
 prepare: ## Write `.sqlx` anew after a query or a migration changed
-	@$(INSTALL) cc postgres redis sqlx
+	@$(INSTALL) cc postgres redis
 	@[ -x $(BIN)/with-servers ] || cargo build --package local --bin with-servers
 	$(BIN)/with-servers -- deploy/local/prepare.sh
 

@@ -2,7 +2,7 @@
 # Installs what is missing and says nothing when nothing is.
 #
 #   deploy/local/install.sh                  what `make up` and `make test` need
-#   deploy/local/install.sh cc buf sqlx …    some of it: cc c++ postgres redis bwrap rg buf deny sqlx mcp python node manifests go ghz
+#   deploy/local/install.sh cc buf deny …    some of it: cc c++ postgres redis bwrap rg buf deny mcp python node manifests go ghz
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
@@ -11,7 +11,6 @@ set -euo pipefail
 
 BUF=1.74.0
 CARGO_DENY=0.20.2
-SQLX_CLI=0.9.0 # moves together with sqlx in Cargo.toml
 MCP_EVERYTHING=2026.8.31 # the protocol's reference server
 KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
 GO=1.24.11 # where there is none that is new enough, as in Debian 12
@@ -31,7 +30,7 @@ main() {
     local packages=() what
     for what in "$@"; do
         case "$what" in
-            cc | deny | sqlx) has cc || packages+=(gcc libc6-dev) ;;
+            cc | deny) has cc || packages+=(gcc libc6-dev) ;;
             postgres) has_postgres || packages+=(postgresql) ;;
             redis) has redis-server || packages+=(redis-server) ;;
             c++) has c++ || packages+=(g++) ;;
@@ -58,7 +57,6 @@ main() {
             go) install_go ;;
             ghz) install_ghz ;;
             deny) install_crate cargo-deny "$CARGO_DENY" ;;
-            sqlx) install_crate sqlx-cli "$SQLX_CLI" --no-default-features --features postgres,rustls,sqlx-toml ;;
         esac
     done
 }
@@ -85,11 +83,10 @@ install_packages() {
 # and compiling them for speed would take minutes.
 install_crate() {
     local name="$1" version="$2" root="$cache/$1-$2"
-    shift 2
     if [ ! -e "$root/.crates.toml" ]; then
         say "installing $name $version into $cache (once, takes some minutes)"
         env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
-            cargo install --quiet --locked --debug --root "$root" --version "=$version" "$name" "$@"
+            cargo install --quiet --locked --debug --root "$root" --version "=$version" "$name"
     fi
     link "$root"/bin/*
 }
