@@ -19,6 +19,8 @@ const (
 	noTurn    = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
 	noAction  = "act_06evr8d2ksw3x4qg9rjc10t5mm"
 	noMessage = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
+	noTask    = "task_06evr8d2ksw3x4qg9rjc10t5mm"
+	noKey     = "key_06evr8d2ksw3x4qg9rjc10t5mm"
 )
 
 // What can go wrong, and how it looks, in a session with a turn that is over and one that was
@@ -26,6 +28,7 @@ const (
 func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id, over, cancelled string) {
 	sessions, turns := sessionv1.NewSessionServiceClient(channel), sessionv1.NewTurnServiceClient(channel)
 	streams, keys := sessionv1.NewStreamServiceClient(channel), sessionv1.NewKeyServiceClient(channel)
+	tasks := sessionv1.NewTaskServiceClient(channel)
 	stranger := sessionv1.NewSessionServiceClient(connect(address, ""))
 	reader := must(keys.CreateKey(ctx, &sessionv1.CreateKeyRequest{
 		Name: "a reader", Subject: "example", Scopes: []string{"read"},
@@ -80,6 +83,10 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 			codes.NotFound, errorv1.Reason_REASON_ACTION_NOT_FOUND, ""},
 		{"an unknown message", errorOf(sessions.ForkSession(ctx, &sessionv1.ForkSessionRequest{SessionId: id, RequestId: "x", MessageId: noMessage})),
 			codes.NotFound, errorv1.Reason_REASON_MESSAGE_NOT_FOUND, ""},
+		{"an unknown task", errorOf(tasks.GetTask(ctx, &sessionv1.GetTaskRequest{TaskId: noTask})),
+			codes.NotFound, errorv1.Reason_REASON_TASK_NOT_FOUND, ""},
+		{"an unknown key", errorOf(keys.RevokeKey(ctx, &sessionv1.RevokeKeyRequest{KeyId: noKey})),
+			codes.NotFound, errorv1.Reason_REASON_KEY_NOT_FOUND, ""},
 		{"an unknown agent", errorOf(sessions.CreateSession(ctx, &sessionv1.CreateSessionRequest{RequestId: "x", Agent: "nobody"})),
 			codes.NotFound, errorv1.Reason_REASON_AGENT_NOT_FOUND, ""},
 		{"a used request id", errorOf(sessions.CreateSession(ctx, used)),

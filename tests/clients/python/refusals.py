@@ -3,10 +3,11 @@
 import os
 
 from calls import BEARER, call, expect, refused, retry_delay, step
-from windlass.session.v1 import keys_pb2, sessions_pb2, streams_pb2, turns_pb2
+from windlass.session.v1 import keys_pb2, sessions_pb2, streams_pb2, tasks_pb2, turns_pb2
 from windlass.session.v1.keys_pb2_grpc import KeyServiceStub
 from windlass.session.v1.sessions_pb2_grpc import SessionServiceStub
 from windlass.session.v1.streams_pb2_grpc import StreamServiceStub
+from windlass.session.v1.tasks_pb2_grpc import TaskServiceStub
 from windlass.session.v1.turns_pb2_grpc import TurnServiceStub
 
 # Well-formed, and nobody's.
@@ -14,6 +15,8 @@ NO_SESSION = "ses_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_TASK = "task_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_KEY = "key_06evr8d2ksw3x4qg9rjc10t5mm"
 
 # How many readers are too many for this server. Unset: it is too large to find out.
 CROWD = int(os.environ.get("WINDLASS_CROWD", 0))
@@ -22,7 +25,7 @@ CROWD = int(os.environ.get("WINDLASS_CROWD", 0))
 async def refusals(channel, session_id, over, cancelled):
     """Meets errors in a session with a turn that is over and one that was cancelled."""
     sessions, turns = SessionServiceStub(channel), TurnServiceStub(channel)
-    streams, keys = StreamServiceStub(channel), KeyServiceStub(channel)
+    streams, tasks, keys = StreamServiceStub(channel), TaskServiceStub(channel), KeyServiceStub(channel)
 
     def get(session_id, metadata=BEARER):
         request = sessions_pb2.GetSessionRequest(session_id=session_id)
@@ -68,6 +71,8 @@ async def refusals(channel, session_id, over, cancelled):
          "NOT_FOUND", "REASON_ACTION_NOT_FOUND"),
         ("an unknown message", turn(sessions.ForkSession, sessions_pb2.ForkSessionRequest, request_id="x", message_id=NO_MESSAGE),
          "NOT_FOUND", "REASON_MESSAGE_NOT_FOUND"),
+        ("an unknown task", call(tasks.GetTask, tasks_pb2.GetTaskRequest(task_id=NO_TASK)), "NOT_FOUND", "REASON_TASK_NOT_FOUND"),
+        ("an unknown key", call(keys.RevokeKey, keys_pb2.RevokeKeyRequest(key_id=NO_KEY)), "NOT_FOUND", "REASON_KEY_NOT_FOUND"),
         ("an unknown agent", create(request_id="x", agent="nobody"), "NOT_FOUND", "REASON_AGENT_NOT_FOUND"),
         ("a used request id", create(request_id=used, title="Other"), "ALREADY_EXISTS", "REASON_REQUEST_ID_REUSED"),
         ("a late interrupt", turn(turns.InterruptTurn, turns_pb2.InterruptTurnRequest, turn_id=over),

@@ -5,6 +5,7 @@ import { Reason } from "../gen/windlass/error/v1/reason_pb.js";
 import { KeyService } from "../gen/windlass/session/v1/keys_pb.js";
 import { SessionService } from "../gen/windlass/session/v1/sessions_pb.js";
 import { StreamService } from "../gen/windlass/session/v1/streams_pb.js";
+import { TaskService } from "../gen/windlass/session/v1/tasks_pb.js";
 import { TurnService } from "../gen/windlass/session/v1/turns_pb.js";
 import { ADDRESS, connect, expect, KEY, refused, retryDelay, step } from "./calls.js";
 
@@ -13,6 +14,8 @@ const NO_SESSION = "ses_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_TASK = "task_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_KEY = "key_06evr8d2ksw3x4qg9rjc10t5mm";
 
 /** How many readers are too many for this server. Unset: it is too large to find out. */
 const CROWD = Number(process.env.WINDLASS_CROWD ?? 0);
@@ -23,6 +26,7 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
   const sessions = createClient(SessionService, transport);
   const turns = createClient(TurnService, transport);
   const streams = createClient(StreamService, transport);
+  const tasks = createClient(TaskService, transport);
   const keys = createClient(KeyService, transport);
 
   const used = { requestId: `used-${sessionId}`, title: "The first" };
@@ -45,6 +49,8 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
     ["an unknown turn", () => turns.getTurn({ sessionId, turnId: NO_TURN }), Code.NotFound, Reason.TURN_NOT_FOUND],
     ["an unknown action", () => turns.respondAction({ sessionId, actionId: NO_ACTION, decision: 1 }), Code.NotFound, Reason.ACTION_NOT_FOUND],
     ["an unknown message", () => sessions.forkSession({ sessionId, requestId: "x", messageId: NO_MESSAGE }), Code.NotFound, Reason.MESSAGE_NOT_FOUND],
+    ["an unknown task", () => tasks.getTask({ taskId: NO_TASK }), Code.NotFound, Reason.TASK_NOT_FOUND],
+    ["an unknown key", () => keys.revokeKey({ keyId: NO_KEY }), Code.NotFound, Reason.KEY_NOT_FOUND],
     ["an unknown agent", () => sessions.createSession({ requestId: "x", agent: "nobody" }), Code.NotFound, Reason.AGENT_NOT_FOUND],
     ["a used request id", () => sessions.createSession({ ...used, title: "Another" }), Code.AlreadyExists, Reason.REQUEST_ID_REUSED],
     ["a late interrupt", () => turns.interruptTurn({ sessionId, turnId: over }), Code.FailedPrecondition, Reason.TURN_OVER],
