@@ -14,6 +14,7 @@ use std::{collections::BTreeMap, fs, path::PathBuf, process::ExitCode, time::Dur
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use futures::future::try_join_all;
+use serde::de::DeserializeOwned;
 
 use outcome::{Outcome, Row};
 use stage::Stage;
@@ -32,6 +33,18 @@ struct Args {
     /// The program that makes gRPC calls.
     #[arg(long, default_value = "ghz")]
     ghz: PathBuf,
+}
+
+impl Args {
+    fn config(&self, name: &str) -> PathBuf {
+        self.dir.join(name).with_extension("json")
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let path = self.config(name);
+        let text = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("cannot use {}", path.display()))
+    }
 }
 
 /// What is called.
@@ -68,19 +81,18 @@ impl Profile {
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
     let args = Args::parse();
-    let mixed = args.dir.join("mixed.json");
-    let text = fs::read(&mixed).with_context(|| format!("cannot read {}", mixed.display()))?;
-    let mixed: BTreeMap<Profile, u32> = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not a rate for each profile", mixed.display()))?;
+    let mixed: BTreeMap<Profile, u32> =
+        args.read("mixed").context("it says how many a second of each profile")?;
+    let posts: webhooks::Config = args.read(Profile::Webhook.name())?;
 
     eprintln!("starting Postgres, Redis and the four services …");
-    let mut stage = Stage::start().await?;
+    let mut stage = Stage::start(posts.concurrency).await?;
     let mut rows = Vec::new();
     for profile in Profile::ALL {
         eprintln!("{} for {} s …", profile.name(), args.seconds);
         let done = stage.done(profile).await?;
         let before = stage.used()?;
-        let mut outcome = apply(&args, &stage, profile, None).await?;
+        let mut outcome = apply(&args, &posts, &stage, profile, None).await?;
         let used = stage.used()?.since(&before);
         stage.comes_to_rest().await?;
         came_to(&stage, profile, done, &mut outcome).await?;
@@ -92,7 +104,7 @@ async fn main() -> Result<ExitCode> {
         done.push(stage.done(*profile).await?);
     }
     let before = stage.used()?;
-    let parts = mixed.iter().map(|(profile, rate)| apply(&args, &stage, *profile, Some(*rate)));
+    let parts = mixed.iter().map(|(profile, rate)| apply(&args, &posts, &stage, *profile, Some(*rate)));
     let outcomes = try_join_all(parts).await?;
     let mut used = Some(stage.used()?.since(&before));
     stage.comes_to_rest().await?;
@@ -124,12 +136,18 @@ async fn came_to(
 }
 
 /// Calls for a while, as fast as the profile says, or so often in a second.
-async fn apply(args: &Args, stage: &Stage, profile: Profile, rate: Option<u32>) -> Result<Outcome> {
+async fn apply(
+    args: &Args,
+    posts: &webhooks::Config,
+    stage: &Stage,
+    profile: Profile,
+    rate: Option<u32>,
+) -> Result<Outcome> {
     let length = Duration::from_secs(args.seconds);
     match profile {
-        Profile::Webhook => Ok(webhooks::post(stage, length, rate).await),
+        Profile::Webhook => Ok(webhooks::post(posts, stage, length, rate).await),
         Profile::Submit | Profile::Subscribe | Profile::Generate | Profile::Execute => {
-            let config = args.dir.join(profile.name()).with_extension("json");
+            let config = args.config(profile.name());
             let environment = stage.environment(profile)?;
             let address = stage.address(profile);
             let mut outcome =

@@ -25,10 +25,6 @@ const TENANT: &str = "load";
 /// How many sessions turns are submitted to, one after the other.
 const SESSIONS: usize = 16;
 
-/// How many senders post webhooks. Each has a trigger and a session of its own, because one may
-/// only fire so often.
-const SENDERS: usize = 8;
-
 /// How many turns are in the log that subscribers read.
 const PAST: usize = 20;
 
@@ -73,7 +69,7 @@ pub struct Usage {
 }
 
 impl Stage {
-    pub async fn start() -> Result<Stage> {
+    pub async fn start(senders: usize) -> Result<Stage> {
         // Queues and quotas are not what is looked at.
         let plan = Fleet::plan().env_of(Service::Session, "MAX_QUEUE", "1000").env_of(
             Service::Triggers,
@@ -86,7 +82,7 @@ impl Stage {
         client.put_agent().await;
         let sessions = create(&client, SESSIONS).await;
         let mut pushes = Vec::new();
-        let pushed = create(&client, SENDERS).await;
+        let pushed = create(&client, senders).await;
         for session in &pushed {
             pushes.push(Push::create(&client, &session.id).await);
         }

@@ -6,18 +6,37 @@ use std::{
 };
 
 use futures::future::join_all;
+use serde::Deserialize;
 use tests::{Push, Sender};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::{outcome::Outcome, stage::Stage};
 
+/// The configuration, in the words of ghz.
+#[derive(Debug, Deserialize)]
+pub struct Config {
+    /// Posts go out under this name.
+    pub name: String,
+    /// How many senders there are. Each has a trigger and a session of its own, because one may only
+    /// fire so often.
+    pub concurrency: usize,
+    /// How many are posted in a second by all of them; as many as possible, where it is not said.
+    pub rps: Option<u32>,
+}
+
 /// Every sender posts one after the other, as fast as they are answered or at a rate that is
 /// that of all together.
-pub async fn post(stage: &Stage, length: Duration, rate: Option<u32>) -> Outcome {
+pub async fn post(
+    config: &Config,
+    stage: &Stage,
+    length: Duration,
+    rate: Option<u32>,
+) -> Outcome {
     let begun = Instant::now();
+    let name = if rate.is_some() { "mixed" } else { &config.name };
+    let rate = rate.or(config.rps);
     let senders = u32::try_from(stage.pushes.len()).unwrap_or(u32::MAX);
     let pause = rate.map(|rate| Duration::from_secs(1) * senders / rate.max(1));
-    let name = if rate.is_some() { "mixed" } else { "alone" };
     let sending = stage.pushes.iter().enumerate().map(|(number, push)| async move {
         send(push, &format!("{name}-{number}"), length, pause).await
     });
