@@ -89,16 +89,19 @@ pub async fn run(run: Run) -> Report {
 
     let mut tally = Tally::default();
     let mut left = run.length;
-    let mut blows = Blows::new(stage, Dice(dice.roll()), run.pause);
+    let mut blows = Blows::new(stage, Dice(dice.roll()), run.pause.clone());
     while !left.is_zero() {
         let length = left.min(ROUND);
         left -= length;
+        if left.is_zero() && run.length > ROUND {
+            blows.spare_nobody();
+        }
         round(length, &mut dice, &mut blows, &replicas, &mut tally).await;
     }
     let (kills, redis_url) = (blows.unsettling(), blows.stage().world.fleet.redis_url().to_owned());
     spending::adds_up(&client, &budget, &redis_url, kills, &mut tally).await;
     blows.memory().is_flat(run.length);
-    tally.says_something(run.length, blows.fallen());
+    tally.says_something(&run, blows.fallen());
 
     let mut sums = blows.counts();
     sums.extend(tally.sums());
@@ -216,15 +219,17 @@ impl Tally {
 
     /// Promises about nothing are kept easily: panics when less happened than does on a machine
     /// that is slow and busy.
-    fn says_something(&self, length: Duration, blows: usize) {
-        let seconds = length.as_secs() as usize;
+    fn says_something(&self, run: &Run, blows: usize) {
+        let seconds = run.length.as_secs() as usize;
+        // A blow lasts for seconds too, and pauses come between blows.
+        let apart = (run.pause.end as usize / 1000 + 1).max(6);
         for (what, count, least) in [
             ("turns", self.turns, seconds),
             ("turns from triggers", self.firings, seconds / 2),
             ("commands", self.commands, seconds / 5),
             ("events that readers saw", self.read, seconds * 20),
             ("completed turns", self.completed, self.turns / 3),
-            ("blows", blows, seconds / 6),
+            ("blows", blows, seconds / apart),
         ] {
             assert!(count >= least, "{count} {what} in {seconds} s, at least {least} are expected");
         }

@@ -33,9 +33,10 @@ pub struct Blows {
     count: usize,
     pause: Range<u64>,
     away: Vec<Absence>,
-    /// One replica of each service that sleeps and is cut off like all others but is never killed,
-    /// so that there is somebody whose memory can be watched for long.
+    /// One replica of each service that sleeps and is cut off like all others but is not killed before
+    /// the end, so that there is somebody whose memory can be watched for long.
     elders: BTreeMap<&'static str, usize>,
+    spares_elders: bool,
     /// Session processes that others may have taken for dead, and until when they may hear of it.
     excused: Vec<(Victim, Instant)>,
     /// Processes that ended by themselves, and how.
@@ -98,6 +99,7 @@ impl Blows {
             pause,
             away: vec![],
             elders: elders.into(),
+            spares_elders: true,
             excused: vec![],
             ended: vec![],
             starts: BTreeMap::new(),
@@ -106,6 +108,11 @@ impl Blows {
             history: vec![],
             counts: BTreeMap::new(),
         }
+    }
+
+    /// From now on all of a service may be dead at once.
+    pub fn spare_nobody(&mut self) {
+        self.spares_elders = false;
     }
 
     pub fn stage(&mut self) -> &mut Pairs {
@@ -167,12 +174,12 @@ impl Blows {
         let any = Service::ALL[dice.below(Service::ALL.len())];
         let wire = Victim::Wire(dice.below(self.stage.wires.len()));
         let (victim, fate) = match dice.below(29) {
-            0..4 => (self.mortal(Service::Session), Fate::Killed),
+            0..4 => (self.mortal(Service::Session, index), Fate::Killed),
             4..6 => (Victim::Replica(Service::Session, index), Fate::Paused),
-            6 => (self.mortal(Service::Session), Fate::Terminated),
-            7..11 => (self.mortal(other), Fate::Killed),
+            6 => (self.mortal(Service::Session, index), Fate::Terminated),
+            7..11 => (self.mortal(other, index), Fate::Killed),
             11..13 => (Victim::Replica(other, index), Fate::Paused),
-            13 => (self.mortal(other), Fate::Terminated),
+            13 => (self.mortal(other, index), Fate::Terminated),
             14 => (Victim::Replica(any, index), Fate::Isolated),
             15 => (Victim::Replica(any, index), Fate::Deaf),
             16..18 => (wire, Fate::Held),
@@ -193,9 +200,10 @@ impl Blows {
         Blow { victim, fate, away, hangs_up: dice.below(2) == 0 }
     }
 
-    /// The replica of a service that may be killed in this run.
-    fn mortal(&self, service: Service) -> Victim {
-        Victim::Replica(service, (self.elders[service.name()] + 1) % REPLICAS)
+    /// A replica of a service that may be killed now.
+    fn mortal(&self, service: Service, any: usize) -> Victim {
+        let younger = (self.elders[service.name()] + 1) % REPLICAS;
+        Victim::Replica(service, if self.spares_elders { younger } else { any })
     }
 
     /// Whether it is away, or cannot come back while something is not as it should be.
