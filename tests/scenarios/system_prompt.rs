@@ -8,7 +8,7 @@ use proto::{
 use tests::{Session, World};
 use tokio::time::sleep;
 
-fn resolved(events: &[Event]) -> Vec<ContextResolved> {
+pub fn resolved(events: &[Event]) -> Vec<ContextResolved> {
     let resolved = events.iter().filter_map(|event| match &event.payload {
         Some(Payload::ContextResolved(resolved)) => Some(resolved.clone()),
         _ => None,
@@ -16,7 +16,7 @@ fn resolved(events: &[Event]) -> Vec<ContextResolved> {
     resolved.collect()
 }
 
-fn sections(resolved: &ContextResolved) -> Vec<(&str, &str)> {
+pub fn sections(resolved: &ContextResolved) -> Vec<(&str, &str)> {
     resolved.sections.iter().map(|one| (one.name.as_str(), one.digest.as_str())).collect()
 }
 

@@ -4,7 +4,7 @@ use std::{fs, path::Path, time::Duration};
 
 use local::{Fleet, Service};
 use proto::{
-    session::v1::CreateSessionRequest,
+    session::v1::{CreateSessionRequest, session::Status, subscribe_request::From},
     tools::v1::{
         CreateWorkspaceRequest, ImportWorkspaceRequest, ReadFileRequest, RestoreWorkspaceRequest,
         SnapshotWorkspaceRequest, WriteFileRequest, file_service_client::FileServiceClient,
@@ -13,6 +13,8 @@ use proto::{
 };
 use tests::{Calls, Client, Session, World, request_id, text_of};
 use tokio::time::{sleep, timeout};
+
+use crate::system_prompt::{resolved, sections};
 
 /// How many files a tree has.
 const FILES: usize = 400;
@@ -81,6 +83,39 @@ async fn a_session_works_wherever_its_workspace_is() {
         }
     };
     timeout(Duration::from_secs(30), found).await.expect("it is found again");
+}
+
+/// Calls of a turn wait for the disk, so it must not begin without what the workspace asks for.
+#[tokio::test]
+async fn a_turn_waits_for_what_its_workspace_says() {
+    let plan = Fleet::plan().replicas(Service::Tools, 2).separate_disks();
+    let mut world = World::planned(plan).await;
+    let client = world.client("acme").await;
+    let second = client.at_tools(&mut world.fleet, 1);
+    let mut there = WorkspaceServiceClient::new(second.to(Service::Tools));
+    let id = create(&mut there).await;
+    let request = WriteFileRequest {
+        workspace_id: id.clone(),
+        path: "AGENTS.md".into(),
+        data: b"Use tabs.".to_vec(),
+    };
+    FileServiceClient::new(client.to(Service::Tools)).write_file(request).await.unwrap();
+
+    world.fleet.replica(Service::Tools, 1).kill().await.unwrap();
+    let session = session_in(&client, &id).await;
+    let mut events = session.subscribe(From::FromStart(true)).await;
+    let turn = session.submit("say Hello.").await;
+    let retrying = async {
+        while session.get().await.status() != Status::Retrying {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(Duration::from_secs(30), retrying).await.expect("people see that it waits");
+    world.fleet.replica(Service::Tools, 1).restart().await.unwrap();
+    let seen = events.until_ended(&turn.turn_id).await;
+    assert_eq!(seen.last().unwrap().r#type, "turn.completed", "{:?}", seen.last());
+    let told = resolved(&seen).remove(0);
+    assert!(sections(&told).iter().any(|(name, _)| *name == "project_instructions"), "{told:?}");
 }
 
 /// An archive of many files that all say the same.
