@@ -31,10 +31,10 @@ pub fn answer(delta: &str, finish_reason: &str) -> Vec<Act> {
     Act::events(&text.concat())
 }
 
-/// The catalogue that the README shows, with the address of a server that is really there.
+/// The catalogue that CATALOGUE.md begins with, with the address of a server that is really there.
 pub fn catalogue(url: &str) -> String {
-    let readme = include_str!("../../README.md");
-    let (_, block) = readme.split_once("```json\n").unwrap();
+    let manual = include_str!("../../services/models/CATALOGUE.md");
+    let (_, block) = manual.split_once("```json\n").unwrap();
     let (catalogue, _) = block.split_once("```").unwrap();
     let address = "http://127.0.0.1:11434";
     assert!(catalogue.contains(address));

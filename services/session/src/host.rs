@@ -334,7 +334,8 @@ impl Host {
         caller: &Caller,
         id: WorkspaceId,
     ) -> Result<Arc<Surroundings>, Status> {
-        let load = async { Ok::<_, Status>(Arc::new(files::surroundings(self, caller, id).await?)) };
+        let load =
+            async { Ok::<_, Status>(Arc::new(files::surroundings(self, caller, id).await?)) };
         let found = self.surroundings.try_get_with((caller.tenant.clone(), id), load).await;
         found.map_err(|status| (*status).clone())
     }

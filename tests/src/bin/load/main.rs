@@ -104,7 +104,8 @@ async fn main() -> Result<ExitCode> {
         done.push(stage.done(*profile).await?);
     }
     let before = stage.used()?;
-    let parts = mixed.iter().map(|(profile, rate)| apply(&args, &posts, &stage, *profile, Some(*rate)));
+    let parts =
+        mixed.iter().map(|(profile, rate)| apply(&args, &posts, &stage, *profile, Some(*rate)));
     let outcomes = try_join_all(parts).await?;
     let mut used = Some(stage.used()?.since(&before));
     stage.comes_to_rest().await?;

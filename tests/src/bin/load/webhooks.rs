@@ -26,12 +26,7 @@ pub struct Config {
 
 /// Every sender posts one after the other, as fast as they are answered or at a rate that is
 /// that of all together.
-pub async fn post(
-    config: &Config,
-    stage: &Stage,
-    length: Duration,
-    rate: Option<u32>,
-) -> Outcome {
+pub async fn post(config: &Config, stage: &Stage, length: Duration, rate: Option<u32>) -> Outcome {
     let begun = Instant::now();
     let name = if rate.is_some() { "mixed" } else { &config.name };
     let rate = rate.or(config.rps);
