@@ -3,8 +3,10 @@
 use local::{Fleet, Service, resident_bytes};
 use tokio::time::{Duration, Instant};
 
-/// After so long a process has met everything that there is, and what it keeps for later is there.
+/// After so long, and a third of its life, a process has met everything that there is, and what it
+/// keeps for later is there: beside a compiler that takes longer.
 const WARM: Duration = Duration::from_secs(60);
+const WARM_PART: u32 = 3;
 
 /// How long it is looked at then, and again in the end. What is under way at an instant is not in
 /// the least that it had meanwhile.
@@ -18,7 +20,7 @@ const ENOUGH: Duration = Duration::from_secs(240);
 
 /// How much more a process may have in the end than when it was warm. Without a leak it is a few
 /// hundred kilobytes. With two replicas a process runs some two or three turns a second, so this
-/// sees a leak of four kilobytes for each turn in ten minutes, and of eight in five.
+/// sees a leak of six kilobytes for each turn in ten minutes, and of twelve in five.
 const MOST_KIB: u64 = 6 * 1024;
 
 #[derive(Default)]
@@ -55,7 +57,8 @@ impl Memory {
             let grown = last.saturating_sub(warm);
             assert!(
                 grown <= MOST_KIB,
-                "{name} grows: {warm} KiB when it was warm, {last} in the end"
+                "{name} grows: {warm} KiB when it was warm, {last} in the end; {}",
+                life.course()
             );
         }
         for service in Service::ALL.into_iter().filter(|_| length >= ENOUGH) {
@@ -85,9 +88,23 @@ impl Life {
     }
 
     fn warm_kib(&self) -> u64 {
+        let warm = WARM.max(self.age() / WARM_PART);
         // Nobody looks while promises are checked.
-        let warm = self.samples.iter().find(|(age, _)| *age >= WARM);
-        self.least(warm.map_or(WARM, |(age, _)| *age))
+        let sample = self.samples.iter().find(|(age, _)| *age >= warm);
+        self.least(sample.map_or(warm, |(age, _)| *age))
+    }
+
+    /// What it had once in a while.
+    fn course(&self) -> String {
+        let mut lines = Vec::new();
+        let mut next = Duration::ZERO;
+        for (age, kib) in self.samples.iter().filter(|(age, _)| age.as_secs() > 0) {
+            if *age >= next {
+                lines.push(format!("{} s {kib}", age.as_secs()));
+                next = *age + WINDOW * 2;
+            }
+        }
+        lines.join(", ")
     }
 
     fn last_kib(&self) -> u64 {
