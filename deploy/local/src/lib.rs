@@ -30,4 +30,4 @@ pub use redis::Redis;
 pub use replica::Replica;
 pub use servers::Servers;
 pub use service::Service;
-pub use usage::{cpu_seconds, resident_bytes};
+pub use usage::{cpu_seconds, private_bytes, resident_bytes};

@@ -7,8 +7,18 @@ const TICKS: f64 = 100.0;
 
 /// How much memory a process has, in bytes. Nobody knows of one that has ended.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
+    status(pid, "VmRSS:")
+}
+
+/// How much of it is its own: of its program it has what it used lately, as far as the kernel did
+/// not want that back.
+pub fn private_bytes(pid: u32) -> Option<u64> {
+    status(pid, "RssAnon:")
+}
+
+fn status(pid: u32, field: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
 }

@@ -1,6 +1,6 @@
-//! How much memory processes have.
+//! How much memory processes have of their own.
 
-use local::{Fleet, Service, resident_bytes};
+use local::{Fleet, Service, private_bytes};
 use tokio::time::{Duration, Instant};
 
 /// After so long, and a third of its life, a process has met everything that there is, and what it
@@ -39,7 +39,7 @@ impl Memory {
     pub fn sample(&mut self, fleet: &mut Fleet) {
         let now = Instant::now();
         for (name, pid) in fleet.pids() {
-            let Some(bytes) = resident_bytes(pid) else { continue };
+            let Some(bytes) = private_bytes(pid) else { continue };
             let known = self.0.iter().position(|life| life.pid == pid && life.name == name);
             let index = known.unwrap_or_else(|| {
                 self.0.push(Life { name, pid, samples: vec![], begun: now });
