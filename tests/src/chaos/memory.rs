@@ -8,20 +8,21 @@ use tokio::time::{Duration, Instant};
 const WARM: Duration = Duration::from_secs(60);
 const WARM_PART: u32 = 3;
 
-/// How long it is looked at then, and again in the end. What is under way at an instant is not in
-/// the least that it had meanwhile.
-const WINDOW: Duration = Duration::from_secs(10);
+/// How long it is looked at then, and again in the end: as long as a round, in which everybody rests
+/// once. What is under way is not in the least that it had meanwhile.
+const WINDOW: Duration = Duration::from_secs(60);
 
 /// How long a process must have lived for its memory to say something.
-const LONG: Duration = Duration::from_secs(100);
+const LONG: Duration = Duration::from_secs(180);
 
 /// A run of so long has somebody in each service who lived for long.
 const ENOUGH: Duration = Duration::from_secs(240);
 
-/// How much more a process may have in the end than when it was warm. Without a leak it is a few
-/// hundred kilobytes. With two replicas a process runs some two or three turns a second, so this
-/// sees a leak of six kilobytes for each turn in ten minutes, and of twelve in five.
-const MOST_KIB: u64 = 6 * 1024;
+/// How much more a process may have in the end than when it was warm. Without a leak it comes and
+/// goes by some six megabytes, with what is going on. With two replicas a process runs some two or
+/// three turns a second, so this sees a leak of ten kilobytes for each turn in ten minutes, and of
+/// twenty in five.
+const MOST_KIB: u64 = 10 * 1024;
 
 #[derive(Default)]
 pub struct Memory(Vec<Life>);
@@ -101,7 +102,7 @@ impl Life {
         for (age, kib) in self.samples.iter().filter(|(age, _)| age.as_secs() > 0) {
             if *age >= next {
                 lines.push(format!("{} s {kib}", age.as_secs()));
-                next = *age + WINDOW * 2;
+                next = *age + WINDOW / 3;
             }
         }
         lines.join(", ")
