@@ -12,6 +12,7 @@ use sqlx::{
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use tokio::time::{Instant, timeout};
+use tracing::debug;
 
 pub use migrate::migrate;
 
@@ -39,6 +40,9 @@ pub struct Args {
 /// How long a call waits for a free connection before it fails as unavailable.
 const ACQUIRE: Duration = Duration::from_secs(5);
 
+/// How long connections may take to end that a Postgres which is away does not answer on.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// Opens a pool. Postgres shows `application_name` beside each of its connections.
 pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPool> {
     let statement_timeout = args.database_statement_timeout.as_millis().to_string();
@@ -65,6 +69,14 @@ pub async fn connect(args: &Args, application_name: &str) -> anyhow::Result<PgPo
         .connect_with(options)
         .await
         .context("cannot reach Postgres")
+}
+
+/// Ends the pool of a service that has served. Metrics hold on to it for as long as the process lives,
+/// and Postgres should not have to find out that nobody is here.
+pub async fn close(db: &PgPool) {
+    if timeout(GOODBYE, db.close()).await.is_err() {
+        debug!("Postgres did not say goodbye within {GOODBYE:?}");
+    }
 }
 
 /// Begins a transaction that nobody is left in.
@@ -118,6 +130,8 @@ impl Own {
     async fn rested(&mut self) -> Option<PgConnection> {
         let (mut connection, used) = self.connection.take()?;
         if used.elapsed() > FRESH {
+            // What its largest statement took would be held for ever.
+            connection.shrink_buffers();
             timeout(ACQUIRE, connection.ping()).await.ok()?.ok()?;
         }
         Some(connection)

@@ -5,6 +5,7 @@
 
 mod args;
 mod id;
+mod places;
 mod status;
 mod tenant;
 pub mod auth;
@@ -22,11 +23,12 @@ mod peer;
 pub use args::{Args, Command, seconds};
 pub use auth::{Auth, Caller, caller};
 pub use id::ParseIdError;
-pub use peer::{Peer, hear_out};
+pub use peer::{FORWARDED, Peer, hear_out};
+pub use places::{Place, Places};
 pub use redis::Redis;
 pub use request_id::{RequestId, request_id};
 pub use serve::{Server, stopping, time_left};
-pub use status::{database_error, internal, invalid, status, unavailable};
+pub use status::{database_error, internal, invalid, overloaded, status, unavailable};
 pub use stop::stop_signal;
 pub use tenant::Tenant;
 

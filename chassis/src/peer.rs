@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::Context as _;
 use futures::{Stream, StreamExt as _};
+use http::HeaderName;
 use hyper_util::client::legacy::connect::HttpConnector;
 use tokio::time::timeout;
 use tonic::{
@@ -35,6 +36,10 @@ const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// How many connections calls are spread over. Each goes to the next replica.
 const CONNECTIONS: usize = 4;
+
+/// Says which replica passed a call on, in the name of whoever made it. From anybody else it means
+/// nothing.
+pub const FORWARDED: HeaderName = HeaderName::from_static("x-windlass-forwarded");
 
 /// Enough for large messages to flow without waiting for permission.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;

@@ -44,11 +44,13 @@ pub struct Args {
     #[arg(long, env, default_value_t = 4 * 1024 * 1024)]
     pub max_message_bytes: usize,
 
-    /// How many calls may wait for their answer to begin before further ones are refused.
+    /// How many calls may wait for their answer to begin before further ones are refused; one tenant
+    /// may have three quarters of them.
     #[arg(long, env, default_value_t = 1024)]
     pub max_requests: usize,
 
-    /// How many calls may be open, streams included, before further ones are refused.
+    /// How many calls may be open, streams included, before further ones are refused; one tenant may
+    /// have three quarters of them.
     #[arg(long, env, default_value_t = 16384)]
     pub max_streams: usize,
 

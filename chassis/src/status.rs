@@ -31,6 +31,12 @@ pub fn invalid(field: &str, problem: impl Into<String>) -> Status {
     with_details(Reason::InvalidField, message, vec![("field", field.to_owned())], details)
 }
 
+/// All there is room for is under way; the caller may try again soon.
+pub fn overloaded(message: impl Into<String>) -> Status {
+    let details = ErrorDetails::with_retry_info(Some(RETRY));
+    with_details(Reason::Overloaded, message.into(), vec![], details)
+}
+
 /// Something we depend on does not answer; the caller may try again after `retry_after`.
 pub fn unavailable(dependency: &str, retry_after: Duration) -> Status {
     let message = format!("{dependency} does not answer");

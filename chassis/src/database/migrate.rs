@@ -4,12 +4,12 @@
 //! older one has to run while a deployment is rolled back, and it waits for locks in one go, with
 //! everybody who wants the same table in a queue behind it.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use anyhow::Context as _;
 use sqlx::{
     Connection as _, Executor as _, PgConnection, PgPool,
-    migrate::{Migrate as _, MigrateError, Migration, Migrator},
+    migrate::{AppliedMigration, Migrate as _, MigrateError, Migration, Migrator},
 };
 use tokio::time::{Instant, sleep};
 use tracing::warn;
@@ -36,6 +36,12 @@ pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
     // Changing a table may take longer than any call should, so migrations have a connection of
     // their own that is then thrown away.
     let mut connection = db.acquire().await?.detach();
+    let ours = [&MIGRATIONS, migrations];
+    // All services of a database share one turn, and whoever has it may build an index for minutes.
+    // So nobody asks for it who has nothing to do with it.
+    if is_up_to_date(&mut connection, ours).await.context("cannot migrate")? {
+        return Ok(());
+    }
     connection.execute("set statement_timeout = '10min'").await?;
     connection.execute(TURN).await?;
     let begun = Instant::now();
@@ -43,15 +49,32 @@ pub async fn migrate(db: &PgPool, migrations: &Migrator) -> anyhow::Result<()> {
         let waited = rest(&mut connection, error, begun, BREATH).await;
         waited.context("cannot migrate, because somebody else does and does not end")?;
     }
-    for migrations in [&MIGRATIONS, migrations] {
+    for migrations in ours {
         bring_up_to_date(&mut connection, migrations).await.context("cannot migrate")?;
     }
     connection.unlock().await?;
     Ok(())
 }
 
-/// Applies what was not applied. Whatever a later version has applied besides is its own business:
-/// it only added, see "a migration" in CONTRIBUTING.md.
+async fn is_up_to_date(
+    connection: &mut PgConnection,
+    ours: [&Migrator; 2],
+) -> Result<bool, MigrateError> {
+    for migrations in ours {
+        let table = &*migrations.table_name;
+        let there = sqlx::query_scalar("select to_regclass($1) is not null").bind(table);
+        if !there.fetch_one(&mut *connection).await? {
+            return Ok(false);
+        }
+        let applied = connection.list_applied_migrations(table).await?;
+        if !missing(migrations, &applied)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Applies what was not applied, which may have changed while we waited for our turn.
 async fn bring_up_to_date(
     connection: &mut PgConnection,
     migrations: &Migrator,
@@ -62,32 +85,59 @@ async fn bring_up_to_date(
     let table = &migrations.table_name;
     connection.ensure_migrations_table(table).await?;
     let applied = connection.list_applied_migrations(table).await?;
+    for migration in missing(migrations, &applied)? {
+        let before = migrations.iter().rfind(|one| one.version < migration.version);
+        apply(connection, table, migration, before).await?;
+    }
+    Ok(())
+}
+
+/// What was not applied. Whatever a later version has applied besides is its own business: it only
+/// added, see "a migration" in CONTRIBUTING.md.
+fn missing<'a>(
+    migrations: &'a Migrator,
+    applied: &[AppliedMigration],
+) -> Result<Vec<&'a Migration>, MigrateError> {
     let last = migrations.iter().map(|migration| migration.version).max().unwrap_or_default();
     let unknown = |version: i64| version <= last && !migrations.version_exists(version);
     if let Some(one) = applied.iter().find(|one| unknown(one.version)) {
         return Err(MigrateError::VersionMissing(one.version));
     }
+    let mut missing = Vec::new();
     for migration in migrations.iter() {
         match applied.iter().find(|one| one.version == migration.version) {
             Some(one) if one.checksum != migration.checksum => {
                 return Err(MigrateError::VersionMismatch(migration.version));
             }
             Some(_) => {}
-            None => apply(connection, table, migration).await?,
+            None => missing.push(migration),
         }
     }
-    Ok(())
+    Ok(missing)
 }
 
 async fn apply(
     connection: &mut PgConnection,
     table: &str,
     migration: &Migration,
+    before: Option<&Migration>,
 ) -> Result<(), MigrateError> {
     // What is no transaction leaves a half behind when it fails, and takes no lock that keeps
     // others from reading and writing. So it waits once, for as long as it takes.
     if migration.no_tx {
         connection.execute("set lock_timeout = '10min'").await?;
+        let Err(error) = connection.apply(table, migration).await else {
+            return Ok(());
+        };
+        // An attempt before this one may have left its index, not valid or not yet noted. The file
+        // before drops it, and counts as applied since then; so it is run once more.
+        let drops = before.filter(|before| before.no_tx && is_there_already(&error));
+        let Some(before) = drops else {
+            return Err(error);
+        };
+        warn!(%error, "somebody began this migration and did not end it, trying again");
+        let dropped = connection.execute(before.sql.clone()).await;
+        dropped.map_err(|error| MigrateError::ExecuteMigration(error, before.version))?;
         return connection.apply(table, migration).await.map(drop);
     }
     connection.execute(LOCK).await?;
@@ -119,17 +169,24 @@ async fn rest(
 /// Whether Postgres gave up waiting for a lock: `lock_not_available`, or `deadlock_detected`, which is
 /// looked for sooner.
 fn is_locked(error: &MigrateError) -> bool {
+    code(error).is_some_and(|code| code == "55P03" || code == "40P01")
+}
+
+/// Whether there is a table or an index of the name that a new one should get: `duplicate_table`.
+fn is_there_already(error: &MigrateError) -> bool {
+    code(error).is_some_and(|code| code == "42P07")
+}
+
+/// What Postgres calls an error.
+fn code(error: &MigrateError) -> Option<Cow<'_, str>> {
     let (MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _)) = error else {
-        return false;
+        return None;
     };
-    let code = error.as_database_error().and_then(|error| error.code());
-    code.is_some_and(|code| code == "55P03" || code == "40P01")
+    error.as_database_error()?.code()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::borrow::Cow;
-
     use sqlx::{AssertSqlSafe, SqlSafeStr as _, migrate::MigrationType};
 
     use super::*;
@@ -137,12 +194,39 @@ mod tests {
 
     /// A service with a table, and a column that it got later.
     fn service() -> Migrator {
-        let migrations = ["create table thing (id int)", "alter table thing add column name text"];
-        let migration = |(index, sql): (usize, &'static str)| {
+        migrator(&["create table thing (id int)", "alter table thing add column name text"])
+    }
+
+    /// The same before it got the column.
+    fn older() -> Migrator {
+        migrator(&["create table thing (id int)"])
+    }
+
+    /// A service with a table that got an index later, and then another one.
+    fn indexed() -> Migrator {
+        migrator(&[
+            "create table thing (id int)",
+            "-- no-transaction\ndrop index concurrently if exists thing_id",
+            "-- no-transaction\ncreate unique index concurrently thing_id on thing (id)",
+            "-- no-transaction\ndrop index concurrently if exists thing_id_down",
+            "-- no-transaction\ncreate index concurrently thing_id_down on thing (id desc)",
+        ])
+    }
+
+    fn migrator(migrations: &[&'static str]) -> Migrator {
+        let migration = |(index, sql): (usize, &&'static str)| {
             let (version, name) = (index as i64 + 1, Cow::Borrowed("thing"));
-            Migration::new(version, name, MigrationType::Simple, sql.into_sql_str(), false)
+            let no_tx = sql.starts_with("-- no-transaction");
+            Migration::new(version, name, MigrationType::Simple, sql.into_sql_str(), no_tx)
         };
-        Migrator::with_migrations(migrations.into_iter().enumerate().map(migration).collect())
+        Migrator::with_migrations(migrations.iter().enumerate().map(migration).collect())
+    }
+
+    /// The indexes that are valid, by name.
+    async fn indexes(db: &PgPool) -> Vec<String> {
+        let valid = "select indexrelid::regclass::text from pg_index \
+                     where indrelid = 'thing'::regclass and indisvalid order by 1";
+        sqlx::query_scalar(valid).fetch_all(db).await.unwrap()
     }
 
     #[sqlx::test(migrations = false)]
@@ -158,6 +242,25 @@ mod tests {
             let applied = connection.list_applied_migrations(&migrations.table_name).await.unwrap();
             assert_eq!(applied.len(), migrations.iter().count());
         }
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn who_lacks_nothing_waits_for_nobody(test: PgPool) {
+        let db = connect(&args(&test), "replica").await.unwrap();
+        let (older, newer) = (older(), service());
+        migrate(&db, &older).await.unwrap();
+
+        let mut other = test.acquire().await.unwrap();
+        other.lock().await.unwrap();
+        let up_to_date = tokio::time::timeout(Duration::from_secs(10), migrate(&db, &older));
+        up_to_date.await.expect("it waits for what it has no need of").unwrap();
+
+        let behind = migrate(&db, &newer);
+        tokio::pin!(behind);
+        tokio::time::timeout(Duration::from_secs(1), &mut behind).await.expect_err("not its turn");
+        other.unlock().await.unwrap();
+        behind.await.unwrap();
+        test.execute("select name from thing").await.unwrap();
     }
 
     #[sqlx::test(migrations = false)]
@@ -201,5 +304,33 @@ mod tests {
         };
         tokio::join!(waiting, others);
         test.execute("select name from thing").await.unwrap();
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn an_index_that_failed_is_made_when_it_can_be(test: PgPool) {
+        let db = connect(&args(&test), "replica").await.unwrap();
+        migrate(&db, &older()).await.unwrap();
+        test.execute("insert into thing values (1), (1)").await.unwrap();
+        for _ in 0..2 {
+            let refused = migrate(&db, &indexed()).await.unwrap_err();
+            assert!(
+                format!("{refused:#}").contains("could not create unique index"),
+                "{refused:#}"
+            );
+            assert!(indexes(&test).await.is_empty());
+        }
+        test.execute("delete from thing").await.unwrap();
+        migrate(&db, &indexed()).await.unwrap();
+        assert_eq!(indexes(&test).await, ["thing_id", "thing_id_down"]);
+    }
+
+    #[sqlx::test(migrations = false)]
+    async fn an_index_that_nobody_noted_is_made_again(test: PgPool) {
+        let db = connect(&args(&test), "replica").await.unwrap();
+        migrate(&db, &indexed()).await.unwrap();
+        let forget = format!("delete from {} where version in (3, 5)", indexed().table_name);
+        test.execute(AssertSqlSafe(forget)).await.unwrap();
+        migrate(&db, &indexed()).await.unwrap();
+        assert_eq!(indexes(&test).await, ["thing_id", "thing_id_down"]);
     }
 }

@@ -7,10 +7,10 @@ use std::{
 use futures::{FutureExt as _, future::BoxFuture};
 use http::HeaderMap;
 use http_body::{Frame, SizeHint};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Status, body::Body};
 
 use super::call::Call;
+use crate::Place;
 
 /// The rest of an answer, which is still part of its call: in the same span, counted
 /// until its last byte, and ended in time.
@@ -20,7 +20,7 @@ pub struct CallBody {
     end: Option<BoxFuture<'static, Status>>,
 
     /// Given back with the last byte.
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Place>,
 }
 
 impl CallBody {
@@ -28,7 +28,7 @@ impl CallBody {
         inner: Body,
         call: Call,
         end: Option<BoxFuture<'static, Status>>,
-        room: Option<OwnedSemaphorePermit>,
+        room: Option<Place>,
     ) -> CallBody {
         CallBody { inner, call, end, _room: room }
     }

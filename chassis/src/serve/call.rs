@@ -8,7 +8,6 @@ use futures::{
 };
 use http::{HeaderMap, Request, Response};
 use proto::{auth::v1::scope_of, error::v1::Reason};
-use tokio::sync::OwnedSemaphorePermit;
 use tonic::{Code, Status, body::Body, service::Routes};
 use tonic_types::ErrorDetails;
 use tower::ServiceExt as _;
@@ -20,7 +19,7 @@ use super::{
     metrics::{Measured, Metrics},
 };
 use crate::{
-    RequestId, request_id,
+    Place, RequestId, request_id,
     status::with_details,
     telemetry::{self, TRACEPARENT},
 };
@@ -40,7 +39,7 @@ pub struct Began {
     pub end: BoxFuture<'static, Status>,
 
     /// Given back when it has.
-    pub room: Option<OwnedSemaphorePermit>,
+    pub room: Option<Place>,
 }
 
 impl Call {

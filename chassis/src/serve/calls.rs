@@ -23,7 +23,9 @@ use super::{
     limits::{Limits, Room},
     metrics::Metrics,
 };
-use crate::{Auth, RequestId, auth, request_id, status::with_details, telemetry::TRACEPARENT};
+use crate::{
+    Auth, FORWARDED, RequestId, auth, request_id, status::with_details, telemetry::TRACEPARENT,
+};
 
 /// What all calls of a server share.
 #[derive(Clone)]
@@ -78,7 +80,7 @@ impl Calls {
             return call.run(routes, request, end).await;
         }
 
-        let Room { request: waiting, stream } = self.limits.room()?;
+        let room = self.limits.room()?;
         let mut end = end(deadline, self.cut.clone());
         let authenticate = self.auth.authenticate(headers).instrument(call.span.clone());
         let caller = tokio::select! {
@@ -87,6 +89,8 @@ impl Calls {
         };
         record_all!(call.span, tenant = caller.tenant.as_str(), subject = caller.subject);
         auth::authorize(&caller, &call.path)?;
+        let forwarded = headers.contains_key(FORWARDED);
+        let Room { request: waiting, stream } = self.limits.share(room, &caller, forwarded)?;
 
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(call.id.clone());

@@ -187,3 +187,30 @@ async fn a_full_server_says_so_at_once(db: PgPool) {
     busy.await.unwrap().unwrap();
     rig.list(&key).await.unwrap();
 }
+
+#[sqlx::test]
+async fn no_tenant_has_all_the_room(db: PgPool) {
+    let rig = Rig::with(db, args(&["--max-requests=4"])).await;
+    let (_, key) = rig.key(&["read"]).await;
+    let (_, others) = rig.key_of("other".parse().unwrap(), &["read"]).await;
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        let message = CountTokensRequest { model: "held".to_owned(), ..Default::default() };
+        let (mut models, request) = (rig.models(), bearer(&key, message));
+        held.push(tokio::spawn(async move { models.count_tokens(request).await }));
+        rig.held.arrived.notified().await;
+    }
+
+    let status = rig.list(&key).await.unwrap_err();
+    expect!["ResourceExhausted REASON_OVERLOADED {}: this server is doing as much as it may"]
+        .assert_eq(&explain(&status));
+    rig.list(&others).await.unwrap();
+    let vouched = rig.auth.vouch("models", &Caller::service(acme(), "test"));
+    rig.list(&vouched).await.unwrap();
+
+    for call in held {
+        rig.held.go_on.notify_one();
+        call.await.unwrap().unwrap();
+    }
+    rig.list(&key).await.unwrap();
+}

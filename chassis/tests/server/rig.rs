@@ -81,8 +81,12 @@ impl Rig {
 
     /// Makes an API key of the tenant `acme`.
     pub async fn key(&self, scopes: &[&str]) -> (keys::KeyId, String) {
+        self.key_of(acme(), scopes).await
+    }
+
+    pub async fn key_of(&self, tenant: Tenant, scopes: &[&str]) -> (keys::KeyId, String) {
         let new = keys::NewKey {
-            tenant: acme(),
+            tenant,
             subject: "ada".to_owned(),
             name: "laptop".to_owned(),
             scopes: Scopes::from_names(scopes.iter().copied()),
