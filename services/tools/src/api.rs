@@ -3,6 +3,7 @@ mod mcp_events;
 mod mcp_servers;
 mod outbox;
 mod outputs;
+mod pieces;
 mod policies;
 mod processes;
 mod turn_hooks;
@@ -10,7 +11,7 @@ mod workspaces;
 
 use std::{sync::Arc, time::Duration};
 
-use chassis::Tenant;
+use chassis::{Tenant, auth::Kind};
 use proto::{
     event::v1::{ToolMetadata, tool_metadata},
     tools::v1 as pb,
@@ -33,7 +34,7 @@ use tonic::{Request, Response, Status, codegen::BoxStream, service::Routes};
 
 use self::files::Files;
 use crate::{
-    call::{Call, SessionId},
+    call::{Call, SessionId, WorkspaceId},
     catalog::{Effect, Entry},
     decide::{Decided, Judges, LARGEST_INPUT},
     egress::Reached,
@@ -70,7 +71,7 @@ pub struct Shared {
 pub fn routes(args: &chassis::Args, shared: Shared) -> Routes {
     let Shared { db, executor, processes, stop } = shared;
     let outbox = outbox::Api { db: db.clone(), processes: processes.clone(), stop: stop.clone() };
-    let files = Files { workspaces: executor.workspaces.clone() };
+    let files = Files::new(executor.workspaces.clone());
     let workspaces = workspaces::Api { executor: executor.clone(), processes: processes.clone() };
     let events =
         mcp_events::Api { db: db.clone(), servers: executor.servers.clone(), stop: stop.clone() };
@@ -98,7 +99,8 @@ impl ToolService for Api {
         &self,
         request: Request<pb::ListToolsRequest>,
     ) -> Result<Response<pb::ListToolsResponse>, Status> {
-        let tenant = chassis::caller(&request)?.tenant;
+        let caller = chassis::caller(&request)?;
+        let tenant = caller.tenant;
         let request = request.into_inner();
         let size = page_size(request.page_size)?;
         let after = request.page_token.as_str();
@@ -108,7 +110,12 @@ impl ToolService for Api {
             id => {
                 let id = parse("workspace_id", id)?;
                 match per_workspace {
-                    true => self.executor.catalog_of(&tenant, id).await?,
+                    true => {
+                        // Whoever only reads makes nothing.
+                        let make = caller.kind == Kind::Service;
+                        let make = make || self.is_there(&tenant, id).await?;
+                        self.executor.catalog_of(&tenant, id, make).await?
+                    }
                     false => self.executor.catalog.clone(),
                 }
             }
@@ -164,7 +171,7 @@ impl ToolService for Api {
         let mut call = decode(tenant, request.call)?;
         let policy = self.executor.policies.of(&call.tenant, call.workspace_id).await?;
         policy.govern(&mut call);
-        let room = self.executor.prepare()?;
+        let room = self.executor.prepare(&call.tenant)?;
         store::admit(&self.db, &call).await?;
         let answers = self.executor.clone().start(self.db.clone(), room, call, policy, terms);
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
@@ -189,6 +196,12 @@ impl ToolService for Api {
         let epoch = epoch("epoch", request.epoch)?;
         let epoch = store::raise_epoch(&self.db, &tenant, session_id, epoch).await?;
         Ok(Response::new(pb::RaiseEpochResponse { epoch }))
+    }
+}
+
+impl Api {
+    async fn is_there(&self, tenant: &Tenant, id: WorkspaceId) -> Result<bool> {
+        Ok(store::workspaces::get(&self.db, tenant, id).await?.is_some())
     }
 }
 

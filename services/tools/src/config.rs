@@ -88,7 +88,8 @@ pub struct Config {
     #[arg(long, env, default_value = "300", value_parser = chassis::seconds)]
     pub mcp_idle: Duration,
 
-    /// How many tools may run at once before further calls are refused.
+    /// How many tools may run at once before further calls are refused; one tenant may run three quarters
+    /// of them.
     #[arg(long, env, default_value_t = 64)]
     pub max_executions: usize,
 

@@ -3,7 +3,6 @@ use std::{io, time::Duration};
 use proto::error::v1::Reason;
 use sandbox::Tier;
 use tonic::Status;
-use tonic_types::StatusExt as _;
 
 use crate::{
     call::{OutputRef, ProcessId, SessionId, ToolCallId, WorkspaceId},
@@ -37,7 +36,7 @@ pub enum Error {
     )]
     SandboxUnavailable { tier: Tier, minimum_tier: Tier, missing: String },
 
-    #[error("this server runs as many tools as it may")]
+    #[error("this server does as much at once as it may")]
     Overloaded,
 
     #[error("there is no workspace {0}, or nothing has used it yet")]
@@ -130,12 +129,7 @@ impl From<Error> for Status {
                     ("missing", missing.clone()),
                 ],
             ),
-            Error::Overloaded => {
-                let status = chassis::status(Reason::Overloaded, &error, vec![]);
-                let mut details = status.get_error_details();
-                details.set_retry_info(Some(RETRY));
-                return Status::with_error_details(status.code(), status.message(), details);
-            }
+            Error::Overloaded => return chassis::overloaded(error.to_string()),
             Error::WorkspaceNotFound(id) => {
                 (Reason::WorkspaceNotFound, vec![("workspace_id", id.to_string())])
             }

@@ -9,6 +9,7 @@ use crate::{
     hosted,
     judge::{danger, judge},
     outcome::{Failure, Kind},
+    pattern::Effort,
     scope::{self, Outside},
     subject::{Astray, Subject},
     text::shorten,
@@ -85,10 +86,11 @@ const LONGEST_COMPARED: usize = 1_000;
 
 /// Decides about a call: of a child's, as strictly as the strictest of all its parents.
 pub fn evaluate<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
-    let mut strictest = alone(catalog, call);
+    let effort = Effort::default();
+    let mut strictest = alone(catalog, call, &effort);
     for parent in &call.permissions.within {
         let call = Call { permissions: parent.clone(), ..call.clone() };
-        let evaluation = alone(catalog, &call);
+        let evaluation = alone(catalog, &call, &effort);
         if evaluation.verdict.strictness() > strictest.verdict.strictness() {
             let reason = format!("the agent that called this one is bound: {}", evaluation.reason);
             strictest = Evaluation { reason, ..evaluation };
@@ -98,7 +100,7 @@ pub fn evaluate<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
 }
 
 /// Decides by one agent's permissions.
-fn alone<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
+fn alone<'a>(catalog: &'a Catalog, call: &Call, effort: &Effort) -> Evaluation<'a> {
     let refuse = |kind, cause, compared: &str, reason| Evaluation {
         verdict: Verdict::Deny(kind),
         cause,
@@ -127,14 +129,19 @@ fn alone<'a>(catalog: &'a Catalog, call: &Call) -> Evaluation<'a> {
         Ok(subject) => subject,
         Err(Astray(reason)) => return refuse(Kind::Denied, "capability", tool, reason),
     };
-    match scope::check(&call.permissions, &entry.about, &input, &subject) {
-        Ok(()) => conclude(call, Permit { entry, input }, &subject),
+    match scope::check(&call.permissions, &entry.about, &input, &subject, effort) {
+        Ok(()) => conclude(call, Permit { entry, input }, &subject, effort),
         Err(Outside { compared, reason }) => refuse(Kind::Denied, "capability", &compared, reason),
     }
 }
 
-fn conclude<'a>(call: &Call, permit: Permit<'a>, subject: &Subject) -> Evaluation<'a> {
-    let judged = judge(call, permit.entry, subject);
+fn conclude<'a>(
+    call: &Call,
+    permit: Permit<'a>,
+    subject: &Subject,
+    effort: &Effort,
+) -> Evaluation<'a> {
+    let judged = judge(call, permit.entry, subject, effort);
     let compared = match judged.action {
         Action::Ask => subject.text(),
         Action::Allow | Action::Deny | Action::Unspecified => &judged.compared,

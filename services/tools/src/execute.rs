@@ -5,15 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use chassis::Tenant;
+use chassis::{Place, Places, Tenant};
 use futures::FutureExt as _;
 use proto::event::v1::{Payload, SandboxViolation};
 use sandbox::{Profile, Report, Sandbox, Tier};
 use sqlx::PgPool;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
-    time::sleep,
-};
+use tokio::{sync::mpsc, time::sleep};
 use tracing::{Instrument as _, Span, error, info, warn};
 
 use crate::{
@@ -69,13 +66,18 @@ pub struct Executor {
     pub redactor: Redactor,
     pub policies: Policies,
     pub hooks: Hooks,
-    pub room: Arc<Semaphore>,
+    pub room: Places,
 }
 
 impl Executor {
     /// The tools of a workspace.
-    pub async fn catalog_of(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Arc<Catalog>> {
-        Ok(Arc::new(self.servers.catalog(tenant, id).await?))
+    pub async fn catalog_of(
+        &self,
+        tenant: &Tenant,
+        id: WorkspaceId,
+        make: bool,
+    ) -> Result<Arc<Catalog>> {
+        Ok(Arc::new(self.servers.catalog(tenant, id, make).await?))
     }
 
     /// A catalogue with the tool that is called in it, if there is such a tool. Nobody but MCP
@@ -89,9 +91,9 @@ impl Executor {
     }
 
     /// Whether a call can be run here and now.
-    pub fn prepare(&self) -> Result<OwnedSemaphorePermit> {
+    pub fn prepare(&self, tenant: &Tenant) -> Result<Place> {
         self.check_tier()?;
-        self.room.clone().try_acquire_owned().map_err(|_| Error::Overloaded)
+        self.room.try_take(tenant).ok_or(Error::Overloaded)
     }
 
     /// Whether anything may run on this machine.
@@ -110,7 +112,7 @@ impl Executor {
     pub fn start(
         self: Arc<Self>,
         db: PgPool,
-        room: OwnedSemaphorePermit,
+        room: Place,
         call: Call,
         policy: Arc<Policy>,
         terms: Terms,
@@ -288,7 +290,7 @@ mod tests {
             sandbox: Sandbox::new("sandbox-init"),
             minimum_tier,
             read_only: vec![],
-            workspaces: PathBuf::new(),
+            workspaces: workspaces.clone(),
             secrets: Secrets::default(),
             redactor: Redactor::default(),
             outward: gateway.outward().clone(),
@@ -298,7 +300,7 @@ mod tests {
             minimum_tier,
             workspaces: workspaces.clone(),
             redactor: Redactor::default(),
-            room: Semaphore::new(1),
+            room: Places::new(1, 1),
         };
         let http = Http::new(gateway.outward().clone(), None).unwrap();
         let policies = Policies::new(db.clone());
@@ -316,7 +318,7 @@ mod tests {
             machine,
             minimum_tier,
             workspaces,
-            room: Arc::new(Semaphore::new(1)),
+            room: Places::new(1, 1),
         }
     }
 
@@ -330,22 +332,24 @@ mod tests {
 
     #[tokio::test]
     async fn a_machine_below_the_minimum_runs_nothing() {
+        let acme = "acme".parse().unwrap();
         let weak = executor(machine_without(Layer::Proc), Tier::A);
-        let status = Status::from(weak.prepare().unwrap_err());
+        let status = Status::from(weak.prepare(&acme).unwrap_err());
         assert_eq!(
             status.message(),
             "this machine's sandbox is of tier B, A is demanded; it lacks proc"
         );
-        assert!(executor(machine_without(Layer::Proc), Tier::B).prepare().is_ok());
-        assert!(executor(machine_without(Layer::Seccomp), Tier::C).prepare().is_err());
+        assert!(executor(machine_without(Layer::Proc), Tier::B).prepare(&acme).is_ok());
+        assert!(executor(machine_without(Layer::Seccomp), Tier::C).prepare(&acme).is_err());
     }
 
     #[tokio::test]
     async fn a_machine_runs_only_so_much() {
+        let acme = "acme".parse().unwrap();
         let busy = executor(machine_without(Layer::Proc), Tier::B);
-        let room = busy.prepare().unwrap();
-        assert!(matches!(busy.prepare(), Err(Error::Overloaded)));
+        let room = busy.prepare(&acme).unwrap();
+        assert!(matches!(busy.prepare(&acme), Err(Error::Overloaded)));
         drop(room);
-        assert!(busy.prepare().is_ok());
+        assert!(busy.prepare(&acme).is_ok());
     }
 }

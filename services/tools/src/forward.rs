@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use chassis::{Caller, auth::Kind};
+use chassis::{Caller, FORWARDED, auth::Kind};
 use futures::{FutureExt as _, future::BoxFuture};
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use tonic::{Status, body::Body, service::Routes};
@@ -32,9 +32,6 @@ use crate::{
     error::Result,
     placement::Placement,
 };
-
-/// Says which replica passed a call on.
-const FORWARDED: HeaderName = HeaderName::from_static("x-windlass-forwarded");
 
 /// What goes along. Credentials do not: we vouch for the caller.
 const PASSED_ON: [&str; 6] =

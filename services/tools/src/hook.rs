@@ -5,7 +5,10 @@ use std::{fmt, time::Duration};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::{pattern::Pattern, text::shorten};
+use crate::{
+    pattern::{Effort, Pattern},
+    text::shorten,
+};
 
 /// Somebody who is asked at a certain moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,7 +52,7 @@ impl Hook {
     /// Whether it is asked. One whose glob cannot be read is about every tool, as nobody should
     /// rely on a hook that is never asked.
     pub fn is_about(&self, event: Event, tool: &str) -> bool {
-        let matches = |pattern: Pattern| pattern.matches(tool).unwrap_or(true);
+        let matches = |pattern: Pattern| pattern.matches(tool, &Effort::default()).unwrap_or(true);
         self.event == event
             && (self.tools.is_empty() || Pattern::new(&self.tools).map_or(true, matches))
     }

@@ -10,7 +10,8 @@ use crate::{
     call::Call,
     catalog::{Effect, Entry},
     command::{Part, danger, reads},
-    rules::{self, Matched, NotUnderstood},
+    pattern::{Effort, Problem},
+    rules::{self, Matched, NotCompared},
     subject::Subject,
     text::shorten,
 };
@@ -27,16 +28,25 @@ pub struct Judgement<'r> {
 }
 
 /// A command is judged by its worst part, so every part must be allowed for it to be allowed.
-pub fn judge<'r>(call: &'r Call, entry: &Entry, subject: &'r Subject) -> Judgement<'r> {
-    let matched = match rules::decide(&call.permissions.rules, &call.tool, subject) {
+pub fn judge<'r>(
+    call: &'r Call,
+    entry: &Entry,
+    subject: &'r Subject,
+    effort: &Effort,
+) -> Judgement<'r> {
+    let matched = match rules::decide(&call.permissions.rules, &call.tool, subject, effort) {
         Ok(matched) => matched,
-        Err(NotUnderstood(rule)) => {
+        Err(NotCompared(rule, problem)) => {
+            let why = match problem {
+                Problem::Malformed => "cannot be understood",
+                Problem::TooMuch => "takes too long to compare with this, as do those before it",
+            };
             return Judgement {
                 action: Action::Deny,
                 cause: "host_policy",
                 rule: None,
                 compared: subject.text().to_owned(),
-                reason: format!("{} cannot be understood", named(rule)),
+                reason: format!("{} {why}", named(rule)),
             };
         }
     };

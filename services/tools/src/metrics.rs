@@ -9,7 +9,7 @@ use sandbox::Tier;
 use crate::execute::Executor;
 
 /// Shows what sandboxes are worth here and how many calls run, for as long as `executor` is there.
-pub fn observe(executor: &Arc<Executor>, most: usize) {
+pub fn observe(executor: &Arc<Executor>) {
     let meter = global::meter("tools");
     type Count = Box<dyn Fn(&Executor) -> u64 + Send + Sync>;
     let gauges: [(&str, &str, Count); 3] = [
@@ -26,7 +26,7 @@ pub fn observe(executor: &Arc<Executor>, most: usize) {
         (
             "tools.executions.running",
             "Calls of tools that run here",
-            Box::new(move |executor| (most - executor.room.available_permits().min(most)) as u64),
+            Box::new(|executor| executor.room.taken() as u64),
         ),
     ];
     for (name, description, count) in gauges {

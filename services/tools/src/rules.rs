@@ -9,7 +9,7 @@ use proto::tools::v1::{
 
 use crate::{
     command::{Line, Part},
-    pattern::{Malformed, Pattern},
+    pattern::{Effort, Pattern, Problem},
     subject::Subject,
 };
 
@@ -23,9 +23,9 @@ pub struct Matched<'a> {
     pub maybe: bool,
 }
 
-/// A rule that may restrict the call and cannot be read.
+/// A rule that may restrict the call and cannot be compared with it.
 #[derive(Debug)]
-pub struct NotUnderstood<'a>(pub &'a Rule);
+pub struct NotCompared<'a>(pub &'a Rule, pub Problem);
 
 /// The rule that decides about each thing that a call does, if any does: one for each part of a
 /// command, and otherwise a single one.
@@ -38,15 +38,16 @@ pub fn decide<'a>(
     rules: &'a [Rule],
     tool: &'a str,
     subject: &'a Subject,
-) -> Result<Vec<Option<Matched<'a>>>, NotUnderstood<'a>> {
+    effort: &Effort,
+) -> Result<Vec<Option<Matched<'a>>>, NotCompared<'a>> {
     let mut best: Vec<Option<(Rank, Matched<'a>)>> = Vec::new();
     best.resize_with(subject.parts().map_or(1, <[Part]>::len), || None);
     for rule in rules {
-        let ranked = match rank(rule, tool, subject) {
+        let ranked = match rank(rule, tool, subject, effort) {
             Ok(ranked) => ranked,
-            // What an unreadable rule would allow is not missed by anybody but its author.
-            Err(Malformed) if rule.action() == Action::Allow => continue,
-            Err(Malformed) => return Err(NotUnderstood(rule)),
+            // What such a rule would allow is not missed by anybody but its author.
+            Err(_) if rule.action() == Action::Allow => continue,
+            Err(problem) => return Err(NotCompared(rule, problem)),
         };
         for (best, ranked) in best.iter_mut().zip(ranked) {
             if let Some((rank, _)) = &ranked
@@ -83,18 +84,21 @@ fn rank<'a>(
     rule: &'a Rule,
     tool: &'a str,
     subject: &'a Subject,
-) -> Result<Vec<Option<(Rank, Matched<'a>)>>, Malformed> {
+    effort: &Effort,
+) -> Result<Vec<Option<(Rank, Matched<'a>)>>, Problem> {
     let names_tool = rule.permission == tool;
     let permission = Pattern::new(&rule.permission)?;
-    if !names_tool && !permission.matches(tool)? {
+    if !names_tool && !permission.matches(tool, effort)? {
         return Ok(vec![]);
     }
     let pattern = Pattern::new(&rule.pattern)?;
     let matches = match (subject, rule.action()) {
-        (_, Action::Unspecified) => return Err(Malformed),
-        (Subject::Text(text), _) => vec![pattern.matches(text)?.then_some(Match::Text(text))],
-        (Subject::Command(line), Action::Allow) => allows(&pattern, line)?,
-        (Subject::Command(line), Action::Ask | Action::Deny) => restricts(&pattern, line)?,
+        (_, Action::Unspecified) => return Err(Problem::Malformed),
+        (Subject::Text(text), _) => {
+            vec![pattern.matches(text, effort)?.then_some(Match::Text(text))]
+        }
+        (Subject::Command(line), Action::Allow) => allows(&pattern, line, effort)?,
+        (Subject::Command(line), Action::Ask | Action::Deny) => restricts(&pattern, line, effort)?,
     };
     let source = source(rule);
     let strength = match rule.action() {
@@ -135,44 +139,55 @@ enum Match<'a> {
 }
 
 /// What is allowed must be all that can happen.
-fn allows<'a>(pattern: &Pattern, line: &'a Line) -> Result<Vec<Option<Match<'a>>>, Malformed> {
-    let exactly = |text: &str| Ok(pattern.is_exact() && pattern.matches(text)?);
+fn allows<'a>(
+    pattern: &Pattern,
+    line: &'a Line,
+    effort: &Effort,
+) -> Result<Vec<Option<Match<'a>>>, Problem> {
+    let exactly = |text: &str| Ok(pattern.is_exact() && pattern.matches(text, effort)?);
     let line_text = line.text.as_str();
     if exactly(line_text)? || exactly(line_text.trim())? {
         return Ok(vec![Some(Match::Line(line_text)); line.parts.len()]);
     }
-    let find = |part: &'a Part| Ok(is_covered(pattern, part)?.then(|| Match::Text(part.text())));
+    let find =
+        |part: &'a Part| Ok(is_covered(pattern, part, effort)?.then(|| Match::Text(part.text())));
     line.parts.iter().map(find).collect()
 }
 
 /// Whether a part is certain to be what the pattern says. A wildcard says nothing about what
 /// is unclear, except when it says that anything may happen.
-pub fn is_covered(pattern: &Pattern, part: &Part) -> Result<bool, Malformed> {
+pub fn is_covered(pattern: &Pattern, part: &Part, effort: &Effort) -> Result<bool, Problem> {
     let clear = part.unclear.is_none() || pattern.is_exact();
-    Ok(pattern.is_anything() || clear && pattern.covers(part.shown())?)
+    Ok(pattern.is_anything() || clear && pattern.covers(part.shown(), effort)?)
 }
 
 /// What is denied must not happen anywhere, however it is written.
-fn restricts<'a>(pattern: &Pattern, line: &'a Line) -> Result<Vec<Option<Match<'a>>>, Malformed> {
+fn restricts<'a>(
+    pattern: &Pattern,
+    line: &'a Line,
+    effort: &Effort,
+) -> Result<Vec<Option<Match<'a>>>, Problem> {
     let text = line.text.as_str();
-    let whole = pattern.matches(text)? || pattern.matches(text.trim())?;
+    let trimmed = text.trim();
+    let whole = pattern.matches(text, effort)?
+        || (trimmed.len() < text.len() && pattern.matches(trimmed, effort)?);
     if whole && pattern.is_exact() {
         return Ok(vec![Some(Match::Line(text)); line.parts.len()]);
     }
     let find = |part: &'a Part| {
         for text in part.texts() {
-            if pattern.matches(&text.text)? {
+            if pattern.matches(&text.text, effort)? {
                 return Ok(Some(Match::Text(part.text())));
             }
         }
-        for text in part.texts() {
-            if pattern.touches(text)? {
+        for text in part.texts().iter().filter(|text| text.certain < text.text.len()) {
+            if pattern.touches(text, effort)? {
                 return Ok(Some(Match::Maybe(part.text())));
             }
         }
         Ok(None)
     };
-    let found = line.parts.iter().map(find).collect::<Result<Vec<_>, Malformed>>()?;
+    let found = line.parts.iter().map(find).collect::<Result<Vec<_>, Problem>>()?;
     // A pattern like `*curl*|*sh` is about no single part.
     match whole && found.iter().all(Option::is_none) {
         true => Ok(vec![Some(Match::Line(text)); line.parts.len()]),

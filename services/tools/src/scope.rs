@@ -7,7 +7,7 @@ use crate::{
     catalog::About,
     command::Part,
     host::Host,
-    pattern::Pattern,
+    pattern::{Effort, Pattern},
     rules::is_covered,
     subject::{self, Subject},
 };
@@ -19,13 +19,14 @@ pub struct Outside {
     pub reason: String,
 }
 
-/// Whether the call leaves what the agent is confined to. What cannot be read confines to
+/// Whether the call leaves what the agent is confined to. What cannot be compared confines to
 /// nothing at all.
 pub fn check(
     permissions: &Permissions,
     about: &About,
     input: &Value,
     subject: &Subject,
+    effort: &Effort,
 ) -> Result<(), Outside> {
     let outside = |compared: &str, reason| Err(Outside { compared: compared.to_owned(), reason });
     match subject {
@@ -35,7 +36,7 @@ pub fn check(
                 let reason = format!("{} may touch any path, this agent only some", about.name);
                 return outside(&about.name, reason);
             }
-            let commands = Patterns::new(&permissions.commands);
+            let commands = Patterns::new(&permissions.commands, effort);
             match line.parts.iter().find(|part| !commands.cover(part)) {
                 Some(part) => {
                     let reason = format!("this agent may not run {:?}", part.brief());
@@ -45,7 +46,7 @@ pub fn check(
             }
         }
         Subject::Text(path) if about.path.is_some() => {
-            let paths = Patterns::new(&permissions.paths);
+            let paths = Patterns::new(&permissions.paths, effort);
             // A folder is what is in it.
             match paths.include(path) || paths.include(&format!("{path}/")) {
                 true => Ok(()),
@@ -70,24 +71,25 @@ fn is_all(path: &str) -> bool {
 }
 
 /// A list of patterns, of which the empty one means no restriction.
-struct Patterns {
+struct Patterns<'a> {
     unrestricted: bool,
     patterns: Vec<Pattern>,
+    effort: &'a Effort,
 }
 
-impl Patterns {
-    fn new(texts: &[String]) -> Patterns {
+impl Patterns<'_> {
+    fn new<'a>(texts: &[String], effort: &'a Effort) -> Patterns<'a> {
         let patterns = texts.iter().filter_map(|text| Pattern::new(text).ok()).collect();
-        Patterns { unrestricted: texts.is_empty(), patterns }
+        Patterns { unrestricted: texts.is_empty(), patterns, effort }
     }
 
     fn include(&self, text: &str) -> bool {
-        let matches = |pattern: &Pattern| pattern.matches(text).unwrap_or(false);
+        let matches = |pattern: &Pattern| pattern.matches(text, self.effort).unwrap_or(false);
         self.unrestricted || self.patterns.iter().any(matches)
     }
 
     fn cover(&self, part: &Part) -> bool {
-        let covers = |pattern: &Pattern| is_covered(pattern, part).unwrap_or(false);
+        let covers = |pattern: &Pattern| is_covered(pattern, part, self.effort).unwrap_or(false);
         self.unrestricted || self.patterns.iter().any(covers)
     }
 }
@@ -117,7 +119,7 @@ mod tests {
         let about = tool(field);
         match Subject::new(&about, &input) {
             Err(Astray(reason)) => reason,
-            Ok(subject) => match check(permissions, &about, &input, &subject) {
+            Ok(subject) => match check(permissions, &about, &input, &subject, &Effort::default()) {
                 Ok(()) => "inside".into(),
                 Err(Outside { compared, reason }) => format!("{reason} ({compared})"),
             },

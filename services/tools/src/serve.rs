@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use chassis::{Auth, Server};
+use chassis::{Auth, Places, Server};
 use sandbox::{Profile, Sandbox};
 use serde_json::json;
-use tokio::{net::TcpListener, sync::Semaphore};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -97,7 +97,7 @@ pub async fn serve(
         minimum_tier,
         workspaces: workspaces.clone(),
         redactor: redactor.clone(),
-        room: Semaphore::new(config.max_executions),
+        room: Places::shared(config.max_executions),
     };
     let hooks = Hooks { http: Http::new(gateway.outward().clone(), signer)?, commands };
 
@@ -107,7 +107,7 @@ pub async fn serve(
         sandbox: sandbox.clone(),
         minimum_tier,
         read_only: read_only.clone(),
-        workspaces: config.workspaces_dir.clone(),
+        workspaces: workspaces.clone(),
         secrets: Secrets { folder: config.secrets_dir.clone() },
         redactor: redactor.clone(),
         outward: gateway.outward().clone(),
@@ -128,9 +128,9 @@ pub async fn serve(
         redactor,
         policies: Policies::new(db.clone()),
         hooks,
-        room: Arc::new(Semaphore::new(config.max_executions)),
+        room: Places::shared(config.max_executions),
     });
-    metrics::observe(&executor, config.max_executions);
+    metrics::observe(&executor);
     metrics::observe_disk(&config.workspaces_dir);
     let limits = processes::Limits {
         most: Most {
@@ -165,6 +165,8 @@ pub async fn serve(
         .serve(listener, routes, stop)
         .await;
     processes.shut_down().await;
+    done.cancel();
+    chassis::database::close(&db).await;
     served
 }
 

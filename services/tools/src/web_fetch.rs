@@ -22,6 +22,7 @@ use crate::{
     host::Host,
     outcome::{Failure, Kind, Metadata, Outcome},
     page::{self, Page},
+    pattern::Effort,
     printed::Printed,
     rules::{self, Matched},
     subject::Subject,
@@ -205,7 +206,7 @@ fn may_follow(call: &Call, from: &Url, to: &Url) -> bool {
     let subject = Subject::Text(host.name.clone());
     let may = |permissions: &Permissions| {
         let granted = permissions.hosts.iter().any(|grant| host.is_in(grant));
-        let decided = rules::decide(&permissions.rules, NAME, &subject);
+        let decided = rules::decide(&permissions.rules, NAME, &subject, &Effort::default());
         let allows = |matched: &Matched<'_>| matched.rule.action() == Action::Allow;
         granted && decided.is_ok_and(|decided| decided.iter().flatten().all(allows))
     };

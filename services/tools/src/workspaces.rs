@@ -13,15 +13,17 @@ mod sweep;
 
 use std::{
     collections::HashMap,
+    future::pending,
     io,
-    path::PathBuf,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, Weak},
     time::Duration,
 };
 
-use chassis::Tenant;
+use chassis::{Place, Places, Tenant};
 use sqlx::PgPool;
-use tokio::{sync::Semaphore, task::spawn_blocking, time::sleep};
+use tokio::{task::spawn_blocking, time::sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use gauge::{Gauge, Limits};
@@ -58,7 +60,16 @@ pub struct Workspaces {
     in_use: Mutex<HashMap<Key, Weak<Known>>>,
 
     /// How many trees are copied or unpacked at a time.
-    copies: Semaphore,
+    copies: Places,
+
+    /// How many bundles are cloned, which may take as long as whoever made them wants.
+    clones: Places,
+
+    /// How many files and archives are on their way here, each of which is on the disk meanwhile.
+    uploads: Places,
+
+    /// How many clients may have a workspace counted, which takes a thread for as long as that takes.
+    counts: Places,
 }
 
 type Key = (Tenant, WorkspaceId);
@@ -68,8 +79,8 @@ type Key = (Tenant, WorkspaceId);
 const MOST_KNOWN: usize = 10_000;
 const KNOWN: Duration = Duration::from_secs(60);
 
-/// Copying is the disk's work, and more at a time only make each take longer.
-const MOST_COPIES: usize = 4;
+/// How often a guest looks whether the workspace is still the same.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// A workspace, remembered.
 #[derive(Debug)]
@@ -86,7 +97,15 @@ pub struct Entered {
     pub id: WorkspaceId,
     pub path: PathBuf,
     known: Arc<Known>,
-    _lock: Lock,
+
+    hold: Hold,
+}
+
+#[derive(Debug)]
+enum Hold {
+    Lock(#[expect(dead_code, reason = "held until it is dropped")] Lock),
+    /// Keeps nobody out, and has to go when the workspace is not this directory any more.
+    Guest(Option<(u64, u64)>),
 }
 
 /// Somebody has a workspace alone.
@@ -106,8 +125,20 @@ impl Workspaces {
     ) -> Workspaces {
         let known = moka::sync::Cache::builder().max_capacity(MOST_KNOWN as u64);
         let known = known.time_to_live(KNOWN).build();
-        let (in_use, copies) = (Mutex::default(), Semaphore::new(MOST_COPIES));
-        Workspaces { db, root, limits, most_snapshots, replica, known, in_use, copies }
+        Workspaces {
+            db,
+            root,
+            limits,
+            most_snapshots,
+            replica,
+            known,
+            in_use: Mutex::default(),
+            // Copying is the disk's work, and more at a time only make each take longer.
+            copies: Places::new(4, 2),
+            clones: Places::new(2, 1),
+            uploads: Places::new(32, 16),
+            counts: Places::new(16, 4),
+        }
     }
 
     /// Enters a workspace, which is made on first use.
@@ -118,7 +149,7 @@ impl Workspaces {
             return Err(Error::WorkspaceNotFound(id));
         }
         let path = workspace::open(&self.root, tenant, id).await?;
-        Ok(Arc::new(Entered { id, path, known, _lock: lock }))
+        Ok(Arc::new(Entered { id, path, known, hold: Hold::Lock(lock) }))
     }
 
     /// Enters a workspace that was made before.
@@ -135,7 +166,7 @@ impl Workspaces {
         if known.gone.is_cancelled() {
             return Err(Error::WorkspaceNotFound(id));
         }
-        Ok(Arc::new(Entered { id, path, known, _lock: lock }))
+        Ok(Arc::new(Entered { id, path, known, hold: Hold::Lock(lock) }))
     }
 
     /// Waits until nobody else is in a workspace.
@@ -248,8 +279,15 @@ impl Workspaces {
             Err(Error::WorkspaceNotFound(_)) => return Ok(Used::default()),
             entered => entered?,
         };
-        entered.used(Duration::from_secs(1)).await
+        let counting = self.counts.take(tenant).await.map_err(io::Error::other)?;
+        entered.count(Duration::from_secs(1), Some(counting)).await
     }
+}
+
+/// Which directory it is, by the kernel's account.
+fn directory(path: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.dev(), found.ino()))
 }
 
 impl Entered {
@@ -265,21 +303,36 @@ impl Entered {
         Error::WorkspaceFull { id: self.id, limits: self.known.gauge.limits }
     }
 
-    /// What it takes on disk, as of a moment ago.
-    async fn used(&self, at_least: Duration) -> Result<Used> {
+    /// What it takes on disk, as of a moment ago. The place is taken for as long as that is counted,
+    /// whoever waits for it.
+    async fn count(&self, at_least: Duration, place: Option<Place>) -> Result<Used> {
         let (known, path) = (self.known.clone(), self.path.clone());
-        let measuring =
-            spawn_blocking(move || known.gauge.recent(&Workspace::at(&path)?, at_least));
-        Ok(measuring.await.map_err(io::Error::from)??)
+        let counting = spawn_blocking(move || {
+            let _place = place;
+            known.gauge.recent(&Workspace::at(&path)?, at_least)
+        });
+        Ok(counting.await.map_err(io::Error::from)??)
+    }
+
+    async fn used(&self) -> Result<Used> {
+        self.count(Duration::ZERO, None).await
+    }
+
+    /// Stays in the workspace without keeping others from replacing or deleting all of it, and has
+    /// to go when [`Entered::overflow`] says so.
+    pub fn guest(&self) -> Entered {
+        let (path, known) = (self.path.clone(), self.known.clone());
+        let hold = Hold::Guest(directory(&path));
+        Entered { id: self.id, path, known, hold }
     }
 
     /// Whether there is room for a command to begin, and what was there when it did.
     pub async fn admit(&self) -> Result<Used> {
-        let mut used = self.used(Duration::ZERO).await?;
+        let mut used = self.used().await?;
         if !self.known.gauge.admits(&used) {
             // What was deleted since is not known yet.
             self.forget_used();
-            used = self.used(Duration::ZERO).await?;
+            used = self.used().await?;
         }
         match self.known.gauge.admits(&used) {
             true => Ok(used),
@@ -288,18 +341,32 @@ impl Entered {
     }
 
     /// Returns when a command that began with `before` has to end, because it has filled the
-    /// workspace or because that was deleted. What it has written stays.
+    /// workspace or because that was deleted, or replaced while a guest was there. What it has
+    /// written stays.
     pub async fn overflow(&self, before: Used) -> Error {
         loop {
             tokio::select! {
                 () = sleep(self.known.gauge.period()) => (),
                 () = self.known.gone.cancelled() => return Error::WorkspaceNotFound(self.id),
+                () = self.replaced() => return Error::WorkspaceBusy(self.id),
             }
-            match self.used(Duration::ZERO).await {
+            match self.used().await {
                 Ok(now) if self.known.gauge.overflows(&before, &now) => return self.full(),
                 Ok(_) => (),
                 // Whoever needs the disk notices by himself.
                 Err(error) => tracing::warn!(%error, workspace.id = %self.id, "cannot measure"),
+            }
+        }
+    }
+
+    /// Returns when the workspace is another directory than a guest came into.
+    async fn replaced(&self) {
+        match self.hold {
+            Hold::Lock(_) => pending().await,
+            Hold::Guest(was) => {
+                while directory(&self.path) == was {
+                    sleep(LOOK).await;
+                }
             }
         }
     }

@@ -7,9 +7,10 @@ use std::{
     time::Duration,
 };
 
-use chassis::Tenant;
+use chassis::{Places, Tenant};
 use data_encoding::BASE64URL_NOPAD;
 use proto::tools::v1::{self as pb, file::Kind, file_service_server::FileService};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, Streaming, codegen::BoxStream};
 
@@ -32,8 +33,20 @@ const LARGEST_PIECE: i32 = 1024 * 1024;
 /// How long the disk may take for one request.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How many requests may wait for the disk at once, each in a thread of its own, and how many of one
+/// tenant: what is asked for may be a walk over a million files.
+const THREADS: usize = 64;
+const THREADS_OF_A_TENANT: usize = 16;
+
 pub struct Files {
-    pub workspaces: Arc<Workspaces>,
+    workspaces: Arc<Workspaces>,
+    threads: Arc<Places>,
+}
+
+/// Where a tenant's requests wait for the disk, which harms nobody.
+struct Disk {
+    tenant: Tenant,
+    threads: Arc<Places>,
 }
 
 #[tonic::async_trait]
@@ -185,6 +198,14 @@ impl FileService for Files {
 }
 
 impl Files {
+    pub fn new(workspaces: Arc<Workspaces>) -> Files {
+        Files { workspaces, threads: Arc::new(Places::new(THREADS, THREADS_OF_A_TENANT)) }
+    }
+
+    fn disk(&self, tenant: Tenant) -> Disk {
+        Disk { tenant, threads: self.threads.clone() }
+    }
+
     /// Does something in one of the tenant's workspaces, where waiting for a disk harms nobody.
     async fn within<T: Send + 'static>(
         &self,
@@ -194,15 +215,25 @@ impl Files {
     ) -> Result<T> {
         let id: WorkspaceId = parse("workspace_id", workspace_id)?;
         let entered = self.workspaces.find(&tenant, id).await?;
-        on_disk(move |stop| work(&Workspace::of(&entered)?, stop)).await
+        self.disk(tenant).run(move |stop| work(&Workspace::of(&entered)?, stop)).await
     }
 }
 
-async fn on_disk<T: Send + 'static>(
-    work: impl FnOnce(&CancellationToken) -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let done = blocking::work(PATIENCE, work).await;
-    done.unwrap_or_else(|blocking::TimedOut| Err(std::io::Error::other("disk too slow").into()))
+impl Disk {
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&CancellationToken) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let place = timeout(PATIENCE, self.threads.take(&self.tenant)).await;
+        let place = place.ok().and_then(Result::ok).ok_or(Error::Overloaded)?;
+        // The place is taken for as long as the thread is, whoever waits for it.
+        let work = move |stop: &_| {
+            let _place = place;
+            work(stop)
+        };
+        let done = blocking::work(PATIENCE, work).await;
+        done.unwrap_or_else(|blocking::TimedOut| Err(std::io::Error::other("disk too slow").into()))
+    }
 }
 
 /// A change that nobody waits for any more must not happen.

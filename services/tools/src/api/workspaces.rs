@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use chassis::auth::Kind;
 use data_encoding::HEXLOWER;
@@ -9,10 +9,9 @@ use proto::tools::v1::{
 };
 use sandbox::Profile;
 use sha2::{Digest as _, Sha256};
-use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::{invalid, parse};
+use super::{invalid, parse, pieces::Pieces};
 use crate::{
     call::{ReplicaId, WorkspaceId},
     error::{Error, Result},
@@ -31,9 +30,6 @@ const LARGEST_PAGE: i32 = 500;
 const USUAL_PAGE: i64 = 50;
 const LARGEST_ARCHIVE: u64 = 1024 * 1024 * 1024;
 const LARGEST_PIECE: usize = 1024 * 1024;
-
-/// How long a client may take for its next piece.
-const SILENCE: Duration = Duration::from_secs(60);
 
 pub struct Api {
     pub executor: Arc<Executor>,
@@ -132,8 +128,8 @@ impl WorkspaceService for Api {
         request: Request<Streaming<pb::ImportWorkspaceRequest>>,
     ) -> Result<Response<pb::ImportWorkspaceResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
-        let mut pieces = request.into_inner();
-        let Some(first) = next(&mut pieces).await? else {
+        let mut pieces = Pieces::new(request.into_inner());
+        let Some(first) = pieces.next().await? else {
             return Err(invalid("workspace_id", "is missing").into());
         };
         let id = parse("workspace_id", &first.workspace_id)?;
@@ -144,11 +140,10 @@ impl WorkspaceService for Api {
             PbFormat::TarGzip => Format::TarGzip,
             PbFormat::TarZstd => Format::TarZstd,
         };
-        // An import takes processor time as a call does.
-        let _room = self.executor.prepare()?;
+        self.executor.check_tier()?;
         let mut received = self.workspaces().receive(&tenant, id).await?;
         received = append(received, first.data).await?;
-        while let Some(more) = next(&mut pieces).await? {
+        while let Some(more) = pieces.next().await? {
             if !more.workspace_id.is_empty() || more.format != 0 {
                 return Err(invalid("workspace_id", "belongs into the first message only").into());
             }
@@ -203,7 +198,7 @@ impl WorkspaceService for Api {
 }
 
 impl Api {
-    fn workspaces(&self) -> &Workspaces {
+    fn workspaces(&self) -> &Arc<Workspaces> {
         &self.executor.workspaces
     }
 
@@ -226,15 +221,6 @@ impl Api {
             used_files: int64(used.files),
             quota_files: int64(limits.files),
         }
-    }
-}
-
-async fn next(
-    pieces: &mut Streaming<pb::ImportWorkspaceRequest>,
-) -> Result<Option<pb::ImportWorkspaceRequest>, Status> {
-    match timeout(SILENCE, pieces.message()).await {
-        Ok(received) => received,
-        Err(_) => Err(invalid("data", "did not arrive within 60 seconds").into()),
     }
 }
 

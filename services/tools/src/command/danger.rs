@@ -23,10 +23,10 @@ const PROGRAMS: &[(&[&str], &str)] = &[
 /// Programs that are dangerous with one of some arguments.
 const WITH_ARGUMENTS: &[(&[&str], &[&str], &str)] = &[
     (&["chmod", "chown", "chgrp"], &["-R", "--recursive"], "changes whole folders"),
-    (&["sed", "perl"], &["-i", "--in-place", "-pi", "-ni", "-Ei", "-ri"], "overwrites files"),
+    (&["sed", "perl"], &["-i", "--in-place"], "overwrites files"),
     (&["find"], &["-delete", "-fprint", "-fls"], "removes or overwrites files"),
     (&["rsync"], &["--delete", "--remove-source"], "removes files"),
-    (&["ln"], &["-f", "-sf", "--force", "-nsf", "-sfn"], "overwrites files"),
+    (&["ln"], &["-f", "--force"], "overwrites files"),
     (&["sort"], &["-o", "--output"], "overwrites files"),
     (
         &["pip", "pip3", "npm", "pnpm", "yarn", "gem", "cargo", "go", "uv", "poetry", "composer"],
@@ -107,7 +107,7 @@ fn program(part: &Part) -> Option<&'static str> {
     let (name, arguments) = (part.name(), part.arguments());
     let begins = |starts: &[&str]| has(arguments, starts);
     if let Some((_, what)) = PROGRAMS.iter().find(|(names, _)| names.contains(&name)) {
-        let appends = name == "tee" && begins(&["-a", "--append"]);
+        let appends = name == "tee" && surely(arguments, &["-a", "--append"]);
         return (!appends).then_some(what);
     }
     let dangerous =
@@ -117,11 +117,11 @@ fn program(part: &Part) -> Option<&'static str> {
     }
     match name {
         "git" => git_command(part),
-        "cp" | "mv" if !begins(&["-n", "--no-clobber"]) => Some("may overwrite files"),
+        "cp" | "mv" if !surely(arguments, &["-n", "--no-clobber"]) => Some("may overwrite files"),
         _ if name.starts_with("mkfs") => Some("erases a disk"),
         _ if SHELLS.contains(&name)
             && part.kind == Kind::Program
-            && !begins(&["--version", "--help"]) =>
+            && !surely(&arguments[..arguments.len().min(1)], &["--version", "--help"]) =>
         {
             Some("runs a script that nobody has looked at")
         }
@@ -137,12 +137,18 @@ fn git_command(part: &Part) -> Option<&'static str> {
     GIT.iter().find(dangerous).map(|(.., what)| *what)
 }
 
-/// Whether one of some words is among the arguments: options by their beginning, as values and
-/// other letters may follow, and all else as it is.
+/// Whether one of some options is among the arguments, for what is harmless with it.
+fn surely(arguments: &[Word], options: &[&str]) -> bool {
+    arguments.iter().any(|argument| options.iter().any(|option| argument.is(option)))
+}
+
+/// Whether one of some words is among the arguments: options however they are written, what git
+/// pushes by its beginning, and all else as it is.
 fn has(arguments: &[Word], words: &[&str]) -> bool {
     let is = |argument: &Word, word: &str| match word {
         "-" | "--" => argument.is(word),
-        _ if word.starts_with(['-', '+', ':']) => argument.start().starts_with(word),
+        _ if word.starts_with('-') => argument.is_option(&[word]),
+        _ if word.starts_with(['+', ':']) => argument.start().starts_with(word),
         _ => argument.is(word),
     };
     arguments.iter().any(|argument| words.iter().any(|word| is(argument, word)))

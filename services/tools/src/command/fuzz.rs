@@ -16,7 +16,7 @@ use tokio::{runtime::Runtime, time::timeout};
 
 use super::*;
 use crate::{
-    pattern::{Pattern, literal},
+    pattern::{Effort, Pattern, literal},
     rules,
     subject::Subject,
 };
@@ -48,13 +48,14 @@ fn only_what_is_certain_is_allowed(line: &str, part: &Part) {
     let more = text.char_indices().map(|(at, next)| at + next.len_utf8());
     for end in more.filter(|end| end > certain).take(4) {
         let Ok(pattern) = Pattern::new(&format!("{}*", literal(&text[..end]))) else { continue };
-        let covered = rules::is_covered(&pattern, part).unwrap();
+        let covered = rules::is_covered(&pattern, part, &Effort::default()).unwrap();
         assert!(!covered, "{line:?}: {:?} is allowed by {pattern:?}", part.text());
     }
     if part.unclear.is_some() {
         // Compiled once: that takes longer than everything else here.
         thread_local!(static SOMETHING: Pattern = Pattern::new("?*").unwrap());
-        let covered = SOMETHING.with(|pattern| rules::is_covered(pattern, part).unwrap());
+        let covered =
+            SOMETHING.with(|pattern| rules::is_covered(pattern, part, &Effort::default()).unwrap());
         assert!(!covered, "{line:?}: {:?}", part.text());
     }
 }
@@ -72,7 +73,8 @@ fn what_may_be_meant_is_denied(line: &str, split: Line) {
         if deny.pattern.chars().count() > 1_000 {
             continue;
         }
-        let decided = rules::decide(std::slice::from_ref(deny), "bash", &subject);
+        let decided =
+            rules::decide(std::slice::from_ref(deny), "bash", &subject, &Effort::default());
         let decided = decided.unwrap_or_else(|_| panic!("{line:?}: {:?}", deny.pattern));
         assert!(decided[at].is_some(), "{line:?}: {:?} is not denied", deny.pattern);
     }

@@ -96,13 +96,15 @@ fn reads_config(words: &[Word]) -> bool {
 
 fn runs(command: &str, word: &Word) -> bool {
     let start = word.start();
-    let short = match command {
-        "clone" => start.starts_with("-u") || start.starts_with("-c"),
-        "rebase" => start.starts_with("-x"),
-        "grep" => start.starts_with("-O"),
-        _ => false,
+    let short: &[&str] = match command {
+        "clone" => &["-u", "-c"],
+        "rebase" => &["-x"],
+        "grep" => &["-O"],
+        _ => &[],
     };
-    short || RUNS.iter().any(|option| abbreviates(start, option)) || start.contains("ext::")
+    word.is_option(short)
+        || RUNS.iter().any(|option| abbreviates(start, option))
+        || start.contains("ext::")
 }
 
 /// Git takes the beginning of an option for the option.
@@ -111,10 +113,14 @@ fn abbreviates(word: &str, option: &str) -> bool {
     name.is_some_and(|name| !name.is_empty() && option.starts_with(name))
 }
 
+/// Commands that write where `-o` says. Of others it is the value of another option, or harmless.
+const WRITERS: [&str; 2] = ["archive", "format-patch"];
+
 /// Whether one of its arguments is or may be a file that git writes.
 pub fn writes(words: &[Word]) -> bool {
-    let output = |word: &Word| abbreviates(word.start(), OUTPUT) || word.is("-o");
-    words.iter().skip(1).any(output)
+    let writer = words.iter().any(|word| WRITERS.iter().any(|name| word.is(name)));
+    let short = |word: &Word| if writer { word.is_option(&["-o"]) } else { word.is("-o") };
+    words.iter().skip(1).any(|word| abbreviates(word.start(), OUTPUT) || short(word))
 }
 
 /// Adds the way to write it that rules are likely to use, and says what is unclear.

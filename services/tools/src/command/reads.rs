@@ -58,7 +58,7 @@ const PROGRAMS: &[&str] = &[
     "whoami",
 ];
 
-/// With none of these beginnings among their arguments.
+/// With none of these options among their arguments.
 const WITHOUT: &[(&str, &[&str])] = &[
     ("date", &["-s", "--s"]),
     ("find", &["-exec", "-ok", "-delete", "-fprint", "-fls"]),
@@ -67,7 +67,7 @@ const WITHOUT: &[(&str, &[&str])] = &[
     ("tree", &["-o"]),
 ];
 
-/// Commands of git, with none of these beginnings among their arguments.
+/// Commands of git, with none of these options among their arguments.
 const GIT: &[(&str, &[&str])] = &[
     ("blame", &[]),
     ("cat-file", &["--t", "--f"]),
@@ -104,12 +104,14 @@ pub fn only(part: &Part) -> bool {
 fn program(part: &Part) -> bool {
     // A folder in front of a name means a program that is not the known one.
     let name = part.words[0].value();
-    let lacks = |words: &[Word], starts: &[&str]| {
+    let lacks = |words: &[Word], options: &[&str]| {
         let begins = |word: &Word| {
-            let harmless = HARMLESS.iter().any(|option| word.start().starts_with(option));
-            !harmless && starts.iter().any(|start| word.start().starts_with(start))
+            // What follows the letter is how exact a date is to be.
+            let exact = name == "date" && word.start().starts_with("-I");
+            let harmless = HARMLESS.iter().any(|option| word.start().starts_with(option)) || exact;
+            !harmless && word.is_option(options)
         };
-        starts.is_empty() || !words.iter().any(|word| begins(word) || word.may_be_option())
+        options.is_empty() || !words.iter().any(|word| begins(word) || word.may_be_option())
     };
     let without = WITHOUT.iter().find(|(program, _)| *program == name);
     match &*name {
@@ -117,12 +119,12 @@ fn program(part: &Part) -> bool {
         "git" => {
             let Some([command, rest @ ..]) = git::command(&part.words) else { return false };
             let known = GIT.iter().find(|(name, _)| command.is(name));
-            known.is_some_and(|(_, starts)| lacks(rest, starts))
+            known.is_some_and(|(_, options)| lacks(rest, options))
         }
         "uniq" => part.arguments().iter().all(|word| word.start().starts_with('-')),
         _ => {
             PROGRAMS.contains(&&*name)
-                || without.is_some_and(|(_, starts)| lacks(part.arguments(), starts))
+                || without.is_some_and(|(_, options)| lacks(part.arguments(), options))
         }
     }
 }

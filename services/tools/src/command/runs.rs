@@ -55,7 +55,7 @@ const ANYTHING: &[&str] = &[
     "zsh",
 ];
 
-/// These do with some options, given by their beginnings.
+/// These do with some options.
 const WITH_OPTIONS: &[(&str, &[&str])] = &[
     ("hash", &["-p"]),
     ("jobs", &["-x"]),
@@ -82,13 +82,18 @@ pub fn inside(words: &[Word]) -> Inside {
         _ => {
             let options = WITH_OPTIONS.iter().find(|(program, _)| *program == name);
             options.is_some_and(|(_, options)| {
-                let told =
-                    |word: &Word| options.iter().any(|start| word.start().starts_with(start));
-                arguments.iter().any(|word| told(word) || word.may_be_option())
+                let told = |word: &Word| word.is_option(options) || word.may_be_option();
+                arguments.iter().any(told) || (name == "tar" && old_style(arguments, options))
             })
         }
     };
     if runs { Inside::Anything(WHY) } else { Inside::Nothing }
+}
+
+/// The first letters that tar is given need no dash.
+fn old_style(arguments: &[Word], options: &[&str]) -> bool {
+    let first = arguments.first().map(Word::start).filter(|first| !first.starts_with('-'));
+    first.is_some_and(|letters| Word::literal(&format!("-{letters}")).is_option(options))
 }
 
 fn awk_runs(word: &Word) -> bool {

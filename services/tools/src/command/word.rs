@@ -110,6 +110,25 @@ impl Word {
         self.has_hole() && (matches!(self.start(), "" | "-") || self.may_split())
     }
 
+    /// It is one of some options, given by the beginnings of their names, or may be one. A letter is
+    /// found among others (`-f` in `-uf`), and of what has two dashes an abbreviation counts. What is
+    /// the value of another option may be taken for one: better once too often.
+    pub fn is_option(&self, options: &[&str]) -> bool {
+        let start = self.start();
+        let is = |option: &&str| match (start.strip_prefix("--"), option.strip_prefix("--")) {
+            (Some(given), Some(name)) => {
+                let given = given.split('=').next().unwrap_or_default();
+                given.starts_with(name) || (!given.is_empty() && name.starts_with(given))
+            }
+            (None, None) if option.len() == 2 => {
+                start.strip_prefix('-').is_some_and(|letters| letters.contains(&option[1..]))
+            }
+            (None, None) => start.starts_with(*option),
+            (Some(_), None) | (None, Some(_)) => false,
+        };
+        options.iter().any(is)
+    }
+
     /// As people see it, with quotes where they are needed.
     fn show(&self, text: &mut Joined) {
         if !self.has_hole() {

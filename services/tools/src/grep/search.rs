@@ -1,6 +1,6 @@
 use std::{
     fs::File,
-    io,
+    io::{self, BufReader, Read, Take},
     ops::ControlFlow,
     path::{Path, PathBuf},
     sync::Mutex,
@@ -29,6 +29,10 @@ const LARGEST_PATTERN: usize = 8 * 1024 * 1024;
 
 /// A file with longer lines is not for reading, and is not searched.
 const LONGEST_LINE: usize = 4 * 1024 * 1024;
+
+/// How much of a file is read at once. Most are no larger, and where a file ends is known: so one call
+/// of the kernel does, where a look at the first bytes and one for more behind the last would be others.
+const AHEAD: usize = 16 * 1024;
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -69,8 +73,8 @@ pub fn search(
         stop,
     };
     let walked = match workspace.open_file(&input.path) {
-        Ok((file, _)) => {
-            let _ = worker().search(file, Path::new(&input.path));
+        Ok((file, metadata)) => {
+            let _ = worker().search(file, metadata.len(), Path::new(&input.path));
             Walked { skipped: 0, complete: true }
         }
         Err(Error::Invalid { problem, .. }) if problem == "is a directory" => {
@@ -129,7 +133,7 @@ struct Worker<'a> {
 impl Worker<'_> {
     fn visit(&mut self, found: Found<'_>) -> ControlFlow<()> {
         match found.open() {
-            Some((file, _)) => self.search(file, found.path),
+            Some((file, metadata)) => self.search(file, metadata.len(), found.path),
             None => {
                 self.skip();
                 ControlFlow::Continue(())
@@ -137,9 +141,10 @@ impl Worker<'_> {
         }
     }
 
-    /// Searches a file; breaks off when as much was found as was asked for.
-    fn search(&mut self, file: File, path: &Path) -> ControlFlow<()> {
+    /// Searches a file as large as it is now; breaks off when as much was found as was asked for.
+    fn search(&mut self, file: File, size_bytes: u64, path: &Path) -> ControlFlow<()> {
         let mut lines = Lines::new(self.mode, self.budget);
+        let file = BufReader::with_capacity(AHEAD, file.take(size_bytes));
         let reader = Stoppable { file, stop: self.stop };
         match self.searcher.search_reader(&self.matcher, reader, &mut lines) {
             Ok(()) => {
@@ -171,11 +176,11 @@ impl Worker<'_> {
 
 /// A file that is only read while somebody waits for the result.
 struct Stoppable<'a> {
-    file: File,
+    file: BufReader<Take<File>>,
     stop: &'a CancellationToken,
 }
 
-impl io::Read for Stoppable<'_> {
+impl Read for Stoppable<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.stop.is_cancelled() {
             true => Err(io::Error::other("the search was stopped")),

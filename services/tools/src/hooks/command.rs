@@ -1,10 +1,8 @@
 use std::sync::Arc;
 
+use chassis::Places;
 use sandbox::{Exit, Output, Profile, Program, Sandbox, Streams, Tier};
-use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
-    sync::Semaphore,
-};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tracing::error;
 
 use super::Place;
@@ -32,7 +30,7 @@ pub struct Commands {
     pub redactor: Redactor,
 
     /// How many may run at once. The others wait, for as long as their own time lasts.
-    pub room: Semaphore,
+    pub room: Places,
 }
 
 impl Commands {
@@ -43,12 +41,14 @@ impl Commands {
         command: &str,
         body: String,
     ) -> Result<Answer, String> {
-        let _room = self.room.acquire().await.map_err(|_| "this server stops".to_owned())?;
+        let room = self.room.take(&place.tenant).await;
+        let _room = room.map_err(|_| "this server stops".to_owned())?;
         let entered = self.workspaces.enter(&place.tenant, place.workspace_id).await;
         let entered = entered.map_err(|error| {
             error!(%error, workspace.id = %place.workspace_id, "workspace cannot be opened");
             "the workspace cannot be opened".to_owned()
         })?;
+        let before = entered.admit().await.map_err(|error| error.to_string())?;
         let (profile, program) = (Profile::at_least(self.minimum_tier), Program::bash(command));
         let started = self.sandbox.spawn_with(&profile, &entered.path, &program, Streams::Piped);
         let mut child = started.await.map_err(|error| format!("it was not started: {error}"))?;
@@ -59,13 +59,20 @@ impl Commands {
                 let _ = input.write_all(body.as_bytes()).await;
             }
         };
-        let (_, said, complaint) =
-            tokio::join!(write, read(&mut child.output, LARGEST_ANSWER), async {
-                match errors {
-                    Some(mut errors) => read(&mut errors, LARGEST_REASON).await,
-                    None => Ok((vec![], false)),
-                }
-            },);
+        let complain = async {
+            match errors {
+                Some(mut errors) => read(&mut errors, LARGEST_REASON).await,
+                None => Ok((vec![], false)),
+            }
+        };
+        let listen =
+            async { tokio::join!(write, read(&mut child.output, LARGEST_ANSWER), complain) };
+        let (_, said, complaint) = tokio::select! {
+            heard = listen => heard,
+            // The command ends with what listens to it.
+            full = entered.overflow(before) => return Err(full.to_string()),
+        };
+        entered.forget_used();
         let failed = |error: std::io::Error| format!("it cannot be listened to: {error}");
         let ((said, much), (complaint, _)) = (said.map_err(failed)?, complaint.map_err(failed)?);
         let exit = child.wait().await.map_err(|error| format!("it did not end: {error}"))?;

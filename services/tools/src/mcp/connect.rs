@@ -1,6 +1,6 @@
 //! From the configuration of a server to a conversation with it.
 
-use std::{collections::BTreeMap, error::Error, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error, path::PathBuf, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use rmcp::{
@@ -30,8 +30,14 @@ use super::{
     stdio::{self, Errors},
 };
 use crate::{
-    call::WorkspaceId, egress::Outward, redact::Redactor, secrets::Secrets, text::shorten,
-    workspace,
+    call::WorkspaceId,
+    egress::Outward,
+    error::Error,
+    files::Used,
+    redact::Redactor,
+    secrets::Secrets,
+    text::shorten,
+    workspaces::{Entered, Workspaces},
 };
 
 /// How long a server may take to answer for the first time, which may have to start first.
@@ -47,7 +53,7 @@ pub struct Connector {
 
     /// Directories of the host that sandboxes may read.
     pub read_only: Vec<PathBuf>,
-    pub workspaces: PathBuf,
+    pub workspaces: Arc<Workspaces>,
     pub secrets: Secrets,
     pub redactor: Redactor,
     pub outward: Outward,
@@ -95,23 +101,26 @@ impl Connector {
         let mut common = self.common(server, &secrets);
         match &server.address {
             Address::Command(command) => {
-                let folder = workspace::open(&self.workspaces, tenant, workspace_id).await;
-                let folder = folder.map_err(|error| {
+                let entered = self.workspaces.enter(tenant, workspace_id).await;
+                let entered = entered.map_err(|error| {
                     tracing::error!(%error, workspace.id = %workspace_id, "workspace cannot be opened");
                     "the workspace cannot be opened".to_owned()
                 })?;
+                let before = entered.admit().await.map_err(|error| error.to_string())?;
                 let mut profile = Profile::at_least(self.minimum_tier);
                 profile.read_only = self.read_only.clone();
                 profile.env = secrets
                     .iter()
                     .map(|(key, value)| (key.clone(), value.expose_secret().to_owned()))
                     .collect();
-                let child = stdio::start(&self.sandbox, &profile, &folder, command).await?;
+                let child = stdio::start(&self.sandbox, &profile, &entered.path, command).await?;
                 // What is told of it later must not have the secrets in it.
                 profile.env.clear();
                 common.confined = Some((child.report.clone(), profile));
                 let (transport, errors) = stdio::transport(child, common.fault.clone())?;
                 common.errors = errors;
+                tokio::spawn(stay(entered.guest(), before, common.fault.clone()));
+                drop(entered);
                 shake_hands(transport, common, protocol, Client::default()).await
             }
             Address::Url(url) => {
@@ -147,6 +156,19 @@ impl Connector {
             confined: None,
         }
     }
+}
+
+/// Hangs up on a server that fills its workspace, or whose workspace is another one by now. It is in
+/// nobody's way for as long as it is connected.
+async fn stay(guest: Entered, before: Used, fault: Fault) {
+    tokio::select! {
+        why = guest.overflow(before) => match why {
+            Error::WorkspaceBusy(_) => fault.part(&why.to_string()),
+            why => fault.set(&why.to_string()),
+        },
+        () = fault.ended() => (),
+    }
+    guest.forget_used();
 }
 
 async fn shake_hands(
@@ -234,7 +256,7 @@ impl Common {
     }
 
     /// The same for an error and its causes.
-    pub async fn explain(&self, error: &(dyn Error + Send + Sync + 'static)) -> String {
+    pub async fn explain(&self, error: &(dyn error::Error + Send + Sync + 'static)) -> String {
         let text = causes(error);
         self.detail(&text).await
     }
@@ -242,7 +264,7 @@ impl Common {
 
 /// An error and its causes in one sentence, from where it begins to say something. The library
 /// names its own types first, and knows of some causes without telling.
-fn causes(error: &(dyn Error + 'static)) -> String {
+fn causes(error: &(dyn error::Error + 'static)) -> String {
     match error.downcast_ref() {
         Some(ClientInitializeError::TransportError { error, .. }) => return causes(&*error.error),
         Some(ClientInitializeError::LegacyFallbackFailed { fallback, .. }) => {

@@ -1,7 +1,10 @@
 //! Keeps a server from saying too much, whatever it is reached over.
 
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Instant,
 };
 
@@ -19,12 +22,24 @@ use super::allowance::Allowance;
 pub struct Fault {
     why: Arc<OnceLock<String>>,
     over: CancellationToken,
+    /// It is nobody's fault.
+    moved: Arc<AtomicBool>,
 }
 
 impl Fault {
     pub fn set(&self, why: &str) {
         let _ = self.why.set(why.to_owned());
         self.over.cancel();
+    }
+
+    /// Hangs up on a server that did nothing wrong.
+    pub fn part(&self, why: &str) {
+        self.moved.store(true, Relaxed);
+        self.set(why);
+    }
+
+    pub fn is_nobodys(&self) -> bool {
+        self.moved.load(Relaxed)
     }
 
     pub fn get(&self) -> Option<&str> {
@@ -51,6 +66,12 @@ pub struct Guarded<T> {
 impl<T> Guarded<T> {
     pub fn new(inner: T, fault: Fault) -> Guarded<T> {
         Guarded { inner, allowance: Allowance::new(Instant::now()), fault }
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        self.fault.end();
     }
 }
 

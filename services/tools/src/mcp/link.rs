@@ -244,6 +244,9 @@ impl Keeper {
                     }
                 },
                 () = connection.common.fault.ended() => {
+                    if connection.common.fault.is_nobodys() {
+                        return Ok(());
+                    }
                     return Err(connection.common.detail("it hung up").await);
                 }
                 _ = ticks.tick() => {

@@ -6,14 +6,13 @@ use std::{
     time::Duration,
 };
 
-use chassis::Tenant;
+use chassis::{Places, Tenant};
 use futures::future::join_all;
 use moka::future::Cache;
 use sqlx::PgPool;
-use tokio::sync::Semaphore;
 
 use super::{
-    Server, State, Wanted, Watch,
+    Address, Server, State, Wanted, Watch,
     connect::Connector,
     link::{Around, Key, Link, Need, Status, Tools},
 };
@@ -34,7 +33,7 @@ pub struct Servers {
     most: usize,
     links: Mutex<HashMap<Key, Arc<Link>>>,
     /// As many can be watched as can be used.
-    watches: Arc<Semaphore>,
+    watches: Places,
     any: Cache<Tenant, bool>,
     configured: Cache<(Tenant, WorkspaceId), Arc<Vec<Server>>>,
 }
@@ -52,7 +51,7 @@ impl Servers {
             around: Arc::new(Around { connector, built_in, idle }),
             most: most.max(2),
             links: Mutex::default(),
-            watches: Arc::new(Semaphore::new(most.max(2))),
+            watches: Places::new(most.max(2), most.max(2) / 2),
             any: Cache::builder().max_capacity(10_000).time_to_live(STALE).build(),
             configured: Cache::builder()
                 .max_capacity(10_000)
@@ -68,10 +67,16 @@ impl Servers {
         self.any.try_get_with(tenant.clone(), load).await.map_err(shared)
     }
 
-    /// The catalogue of a workspace: ours, and what its servers have.
-    pub async fn catalog(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Catalog> {
+    /// The catalogue of a workspace: ours, and what its servers have. Those that run in the workspace
+    /// make it, which is only done if that is wanted.
+    pub async fn catalog(&self, tenant: &Tenant, id: WorkspaceId, make: bool) -> Result<Catalog> {
         let configured = self.configured(tenant, id).await?;
-        let asked = configured.iter().map(|server| self.tools(tenant, id, server, Need::List));
+        let asked = configured.iter().map(async |server| match server.address {
+            Address::Command(_) if !make => Err("nothing has used the workspace yet".to_owned()),
+            Address::Command(_) | Address::Url(_) => {
+                self.tools(tenant, id, server, Need::List).await
+            }
+        });
         let answers = join_all(asked).await;
         let (mut entries, mut missing) = (Vec::new(), Vec::new());
         for (server, answer) in configured.iter().zip(answers) {
@@ -113,7 +118,7 @@ impl Servers {
         url: &str,
         wanted: Wanted,
     ) -> Result<Watch> {
-        let room = self.watches.clone().try_acquire_owned().map_err(|_| Error::Overloaded)?;
+        let room = self.watches.try_take(tenant).ok_or(Error::Overloaded)?;
         let watch = Watch::begin(&self.around.connector, tenant, server, url, wanted, room).await;
         watch.map_err(|why| Error::McpUnavailable { id: server.id.clone(), why })
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use chassis::Tenant;
+use chassis::{Place, Tenant};
 use rmcp::{
     RoleClient,
     model::{
@@ -12,7 +12,7 @@ use rmcp::{
 };
 use serde_json::Value;
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::mpsc,
     time::{Instant, Interval, interval_at, timeout},
 };
 
@@ -86,7 +86,7 @@ pub struct Watch {
     subscription: Option<Subscription>,
     heard: mpsc::Receiver<ServerNotification>,
     pulse: Interval,
-    _room: OwnedSemaphorePermit,
+    _room: Place,
 }
 
 impl Watch {
@@ -97,7 +97,7 @@ impl Watch {
         server: &Server,
         url: &str,
         wanted: Wanted,
-        room: OwnedSemaphorePermit,
+        room: Place,
     ) -> Result<Watch, String> {
         let (sender, heard) = mpsc::channel(WAITING);
         let connect =

@@ -36,9 +36,9 @@ fn shown(rules: &[&str], tool: &str, subject: Subject) -> String {
         }
         None => "undecided".into(),
     };
-    match decide(&parsed, tool, &subject) {
+    match decide(&parsed, tool, &subject, &Effort::default()) {
         Ok(parts) => parts.iter().map(show).collect::<Vec<_>>().join("; "),
-        Err(NotUnderstood(rule)) => format!("not understood: {:?}", rule.pattern),
+        Err(NotCompared(rule, _)) => format!("not understood: {:?}", rule.pattern),
     }
 }
 
@@ -251,12 +251,12 @@ proptest! {
         let denied = |rules: &[&str]| -> Vec<bool> {
             let parsed: Vec<Rule> = rules.iter().map(|text| rule(text)).collect();
             let subject = command(&line);
-            match decide(&parsed, "bash", &subject) {
+            match decide(&parsed, "bash", &subject, &Effort::default()) {
                 Ok(parts) => parts
                     .iter()
                     .map(|part| part.as_ref().is_some_and(|it| it.rule.action() == Action::Deny))
                     .collect(),
-                Err(NotUnderstood(_)) => vec![],
+                Err(NotCompared(..)) => vec![],
             }
         };
         let exact = format!("session allow bash {line}");

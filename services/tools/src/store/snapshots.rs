@@ -93,14 +93,14 @@ pub async fn find(
     Ok(found)
 }
 
-/// All of it is on disk.
+/// All of it is on disk. Whether it is still on record.
 pub async fn stored(
     db: impl PgExecutor<'_>,
     tenant: &Tenant,
     workspace_id: WorkspaceId,
     id: SnapshotId,
-) -> Result<()> {
-    sqlx::query!(
+) -> Result<bool> {
+    let updated = sqlx::query!(
         r#"
         update tools.snapshot set stored = true
         where tenant_id = $1 and workspace_id = $2 and snapshot_id = $3
@@ -111,10 +111,10 @@ pub async fn stored(
     )
     .execute(db)
     .await?;
-    Ok(())
+    Ok(updated.rows_affected() > 0)
 }
 
-/// The oldest snapshots beyond the `keep` latest.
+/// What is older than the `keep` latest snapshots, and what was begun and never came to its end.
 pub async fn surplus(
     db: impl PgExecutor<'_>,
     tenant: &Tenant,
@@ -125,9 +125,17 @@ pub async fn surplus(
         r#"
         select snapshot_id as "snapshot_id: SnapshotId"
         from tools.snapshot
-        where tenant_id = $1 and workspace_id = $2
-        order by create_time desc, snapshot_id desc
-        offset $3
+        where tenant_id = $1 and workspace_id = $2 and (
+            (create_time, snapshot_id) < (
+                select create_time, snapshot_id
+                from tools.snapshot
+                where tenant_id = $1 and workspace_id = $2 and stored
+                order by create_time desc, snapshot_id desc
+                offset greatest($3::bigint - 1, 0)
+                limit 1
+            )
+            or (not stored and create_time < now() - interval '1 day')
+        )
         limit 1000
         "#,
         tenant.as_str(),

@@ -31,6 +31,9 @@ const PERIOD: Duration = Duration::from_millis(500);
 pub struct Gauge {
     pub limits: Limits,
     reading: Mutex<Reading>,
+
+    /// Held by whoever counts.
+    counting: Mutex<()>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,11 +45,17 @@ struct Reading {
 
 impl Gauge {
     pub fn new(limits: Limits) -> Gauge {
-        Gauge { limits, reading: Mutex::default() }
+        Gauge { limits, reading: Mutex::default(), counting: Mutex::default() }
     }
 
-    /// Counts.
+    /// Counts, or waits for somebody who begins to.
     pub fn measure(&self, workspace: &Workspace) -> std::io::Result<Used> {
+        let asked = Instant::now();
+        let _counting = self.counting.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let reading = *self.lock();
+        if reading.at.is_some_and(|at| at >= asked) {
+            return Ok(reading.used);
+        }
         let begun = Instant::now();
         let used = workspace.measure(&CancellationToken::new())?;
         let took = begun.elapsed();

@@ -14,7 +14,7 @@ use std::{
     path::Path,
 };
 
-use chassis::Tenant;
+use chassis::{Place, Tenant};
 use nix::unistd::syncfs;
 use sandbox::{Profile, Sandbox};
 use tokio::task::spawn_blocking;
@@ -43,6 +43,7 @@ pub struct Received {
     stage: Stage,
     file: File,
     pub bytes: u64,
+    upload: Place,
 }
 
 /// What git runs in.
@@ -63,8 +64,14 @@ impl Received {
 }
 
 impl Workspaces {
+    /// A place for something that a client sends as slowly as it likes.
+    pub fn upload(&self, tenant: &Tenant) -> Result<Place> {
+        self.uploads.try_take(tenant).ok_or(Error::Overloaded)
+    }
+
     /// Gets ready to receive an archive for a workspace that is empty now.
     pub async fn receive(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Received> {
+        let upload = self.upload(tenant)?;
         // One that was created through another replica has no directory before it is used.
         self.known(tenant, id, false).await?;
         let entered = self.enter(tenant, id).await?;
@@ -76,7 +83,7 @@ impl Workspaces {
             let stage = Stage::new(&folder)?;
             let path = stage.path.join("archive");
             let file = File::options().read(true).write(true).create_new(true).open(path)?;
-            Ok(Received { stage, file, bytes: 0 })
+            Ok(Received { stage, file, bytes: 0, upload })
         });
         opening.await.map_err(io::Error::from)?
     }
@@ -92,10 +99,13 @@ impl Workspaces {
         git: Git<'_>,
     ) -> Result<u64> {
         let limits = self.known(tenant, id, false).await?.gauge.limits;
-        let Received { stage, file, .. } = received;
-        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
-        let stage = match format {
-            Format::GitBundle => bundle::clone(stage, limits, id, git).await?,
+        let Received { stage, file, upload, .. } = received;
+        let turns = if format == Format::GitBundle { &self.clones } else { &self.copies };
+        let turn = turns.take(tenant).await.map_err(io::Error::other)?;
+        // Taken for as long as there is work, whoever waits for it.
+        let places = (turn, upload);
+        let (stage, (turn, upload)) = match format {
+            Format::GitBundle => (bundle::clone(stage, limits, id, git).await?, places),
             Format::Tar | Format::TarGzip | Format::TarZstd => {
                 self.work(id, limits, move |most, _| {
                     let tree = stage.path.join("tree");
@@ -104,11 +114,12 @@ impl Workspaces {
                     file.rewind()?;
                     let done = unpack::unpack(format, file, &Workspace::at(&tree)?, most);
                     done.map_err(|problem| problem.into_broken(id, limits))?;
-                    Ok(stage)
+                    Ok((stage, places))
                 })
                 .await?
             }
         };
+        // Whoever is in there may wait for it.
         drop(turn);
         let alone = self.alone(tenant, id).await?;
         // Whatever becomes of whoever asked, nobody comes in before it is done.
@@ -123,7 +134,7 @@ impl Workspaces {
             }
             publish(&tree, &alone.path)?;
             alone.known.gauge.forget();
-            drop(stage);
+            drop((stage, upload));
             Ok(used.files)
         });
         publishing.await

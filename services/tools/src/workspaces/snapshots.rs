@@ -9,18 +9,19 @@ use std::{
     io,
     os::unix::fs::DirBuilderExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use chassis::Tenant;
+use chassis::{Place, Tenant};
 use nix::{
     fcntl::{AT_FDCWD, RenameFlags, renameat2},
     unistd::syncfs,
 };
 use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{Instrument as _, warn};
 
-use super::{Limits, Stage, Workspaces, workspace};
+use super::{Entered, Limits, Stage, Workspaces, workspace};
 use crate::{
     call::{SnapshotId, WorkspaceId},
     error::{Error, Result},
@@ -32,7 +33,7 @@ impl Workspaces {
     /// Keeps a workspace as it is now, or finds what the same request kept. One that nobody has
     /// used yet is made if that is wanted.
     pub async fn snapshot(
-        &self,
+        self: &Arc<Workspaces>,
         tenant: &Tenant,
         id: WorkspaceId,
         request_id: &str,
@@ -46,43 +47,76 @@ impl Workspaces {
         }
         // Whoever is in there goes on; only those who replace all of it have to wait.
         let entered = self.enter(tenant, id).await?;
+        let turn = self.turn(tenant).await?;
+        let (workspaces, tenant) = (self.clone(), tenant.clone());
+        to_its_end(async move { workspaces.keep(&tenant, &entered, begun, turn).await }).await
+    }
+
+    async fn keep(
+        &self,
+        tenant: &Tenant,
+        entered: &Arc<Entered>,
+        begun: Snapshot,
+        _turn: Place,
+    ) -> Result<Snapshot> {
+        let id = entered.id;
         let place = self.snapshots(tenant, id).join(begun.snapshot_id.to_string());
-        if !tokio::fs::try_exists(&place).await? {
-            let _turn = self.copies.acquire().await.map_err(io::Error::other)?;
-            let (inside, folder) = (entered.clone(), self.of(tenant));
-            let most = generous(entered.known.gauge.limits);
-            self.work(id, most, move |most, stop| {
-                let stage = Stage::new(&folder)?;
-                let tree = copy_of(&inside.path, &stage, most, stop)?;
-                publish(&tree, &place)
-            })
-            .await?;
+        let (inside, folder) = (entered.clone(), self.of(tenant));
+        let most = generous(entered.known.gauge.limits);
+        self.work(id, most, move |most, stop| {
+            // Whoever asked for the same one may have had its turn before us.
+            if place.try_exists()? {
+                return Ok(());
+            }
+            let stage = Stage::new(&folder)?;
+            let tree = copy_of(&inside.path, &stage, most, stop)?;
+            publish(&tree, &place)
+        })
+        .await?;
+        match self.record(tenant, id, begun.snapshot_id).await? {
+            true => Ok(Snapshot { stored: true, ..begun }),
+            false => Err(Error::Overloaded),
         }
-        store::stored(&self.db, tenant, id, begun.snapshot_id).await?;
-        self.drop_surplus(tenant, id).await;
-        Ok(Snapshot { stored: true, ..begun })
     }
 
     /// Puts a workspace back as a snapshot holds it. Returns the snapshot, and that of what was
     /// there before.
-    ///
-    /// The copy of the snapshot gets the name of a new one, and is then exchanged with the
-    /// workspace. That is one call of the kernel, so whenever we are killed, the workspace is
-    /// as it was or as the snapshot has it.
     pub async fn restore(
-        &self,
+        self: &Arc<Workspaces>,
         tenant: &Tenant,
         id: WorkspaceId,
         which: &Which,
     ) -> Result<(SnapshotId, SnapshotId)> {
-        let missing = || Error::SnapshotNotFound { workspace_id: id, which: which.clone() };
+        let missing = Error::SnapshotNotFound { workspace_id: id, which: which.clone() };
         let found = store::find(&self.db, tenant, id, which).await?;
-        let found = found.filter(|found| found.stored).ok_or_else(missing)?.snapshot_id;
+        let Some(found) = found.filter(|found| found.stored) else { return Err(missing) };
         // So that it is not deleted meanwhile.
         let entered = self.enter(tenant, id).await?;
+        let turn = self.turn(tenant).await?;
+        let (workspaces, tenant) = (self.clone(), tenant.clone());
+        let found = found.snapshot_id;
+        let putting = async move {
+            let replaced = workspaces.put_back(&tenant, entered, found, missing, turn).await?;
+            Ok((found, replaced))
+        };
+        to_its_end(putting).await
+    }
+
+    /// The copy of the snapshot gets the name of a new one, and is then exchanged with the
+    /// workspace. That is one call of the kernel, so whenever we are killed, the workspace is
+    /// as it was or as the snapshot has it.
+    async fn put_back(
+        &self,
+        tenant: &Tenant,
+        entered: Arc<Entered>,
+        found: SnapshotId,
+        missing: Error,
+        turn: Place,
+    ) -> Result<SnapshotId> {
+        let id = entered.id;
         let from = self.snapshots(tenant, id).join(found.to_string());
         if !tokio::fs::try_exists(&from).await? {
-            return Err(missing());
+            return Err(missing);
         }
         let replaced = SnapshotId::new();
         let request_id = format!("replaced-{replaced}");
@@ -90,20 +124,19 @@ impl Workspaces {
         let place = self.snapshots(tenant, id).join(replaced.to_string());
         let most = generous(entered.known.gauge.limits);
         let (folder, copied) = (self.of(tenant), place.clone());
-        let gone = missing();
         let copying = self.work(id, most, move |most, stop| {
             let stage = Stage::new(&folder)?;
             let tree = copy_of(&from, &stage, most, stop)?;
             // One that gives way to others is moved first and removed then, so the copy is whole.
             if !from.exists() {
-                return Err(Broken::Refused(gone));
+                return Err(Broken::Refused(missing));
             }
             publish(&tree, &copied)?;
             drop(entered);
             Ok(())
         });
-        let turn = self.copies.acquire().await.map_err(io::Error::other)?;
         copying.await?;
+        // Whoever is in there may wait for it.
         drop(turn);
 
         let alone = match self.alone(tenant, id).await {
@@ -113,17 +146,30 @@ impl Workspaces {
                 return Err(error);
             }
         };
-        // Whatever becomes of whoever asked, nobody comes in before it is done.
         let swapping = self.work(id, most, move |_, _| {
             swap(&place, &alone.path)?;
             Ok(alone)
         });
         let alone = swapping.await?;
         alone.known.gauge.forget();
-        store::stored(&self.db, tenant, id, replaced).await?;
-        self.drop_surplus(tenant, id).await;
+        // What was replaced may have had to give way meanwhile; the workspace is put back all the same.
+        self.record(tenant, id, replaced).await?;
         drop(alone);
-        Ok((found, replaced))
+        Ok(replaced)
+    }
+
+    async fn turn(&self, tenant: &Tenant) -> Result<Place> {
+        Ok(self.copies.take(tenant).await.map_err(io::Error::other)?)
+    }
+
+    /// Says that a snapshot is whole, unless it had to give way before it was.
+    async fn record(&self, tenant: &Tenant, id: WorkspaceId, new: SnapshotId) -> Result<bool> {
+        let kept = store::stored(&self.db, tenant, id, new).await?;
+        if !kept {
+            self.drop_snapshot(tenant, id, new).await?;
+        }
+        self.drop_surplus(tenant, id).await;
+        Ok(kept)
     }
 
     /// Copies trees where that harms nobody. It goes on when nobody waits for it any more,
@@ -172,6 +218,13 @@ impl Workspaces {
             warn!(%error, workspace.id = %id, "old snapshots of {id} cannot be removed");
         }
     }
+}
+
+/// Goes on when nobody waits for it any more, so that whatever is on the disk comes on record.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    tokio::spawn(work.in_current_span()).await.map_err(io::Error::from)?
 }
 
 /// What goes wrong with whole trees.
@@ -238,4 +291,59 @@ pub fn is_empty(path: &Path) -> io::Result<bool> {
 /// A directory as workspaces are, for something that will become one.
 pub fn prepare(path: &Path) -> io::Result<()> {
     workspace::create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::future::join_all;
+    use sqlx::PgPool;
+    use tokio::{task::yield_now, time::sleep};
+
+    use super::*;
+
+    #[sqlx::test]
+    async fn a_copy_that_nobody_waits_for_keeps_its_place(db: PgPool) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 1 << 30, files: 100_000 };
+        let workspaces = Arc::new(Workspaces::new(db, folder.path().to_owned(), limits, 5, None));
+        let (tenant, id) = ("acme".parse().unwrap(), WorkspaceId::new());
+        let entered = workspaces.enter(&tenant, id).await.unwrap();
+        for number in 0..5_000 {
+            fs::write(entered.path.join(number.to_string()), "a file").unwrap();
+        }
+        drop(entered);
+
+        let begun = async {
+            while workspaces.copies.taken() == 0 {
+                yield_now().await;
+            }
+        };
+        tokio::select! {
+            () = begun => (),
+            done = workspaces.snapshot(&tenant, id, "one", false) => panic!("too quick: {done:?}"),
+        }
+        assert_eq!(workspaces.copies.taken(), 1, "who hung up may copy as often as they like");
+        while workspaces.copies.taken() > 0 {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert!(workspaces.snapshot(&tenant, id, "one", false).await.unwrap().stored);
+    }
+
+    #[sqlx::test]
+    async fn whatever_is_on_the_disk_is_on_record(db: PgPool) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 1 << 30, files: 100_000 };
+        let workspaces = Arc::new(Workspaces::new(db, folder.path().to_owned(), limits, 1, None));
+        let (tenant, id) = ("acme".parse().unwrap(), WorkspaceId::new());
+        let names: Vec<String> = (0..8).map(|number| format!("at once {number}")).collect();
+        let taking = names.iter().map(|name| workspaces.snapshot(&tenant, id, name, true));
+        // Some have to give way to others before they are whole.
+        join_all(taking).await;
+        let last = workspaces.snapshot(&tenant, id, "last", true).await.unwrap();
+        let there = fs::read_dir(workspaces.snapshots(&tenant, id)).unwrap();
+        let there: Vec<_> = there.map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(there, [last.snapshot_id.to_string().as_str()]);
+    }
 }

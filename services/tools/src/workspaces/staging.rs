@@ -7,7 +7,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use nix::fcntl::{Flock, FlockArg};
+use nix::{
+    errno::Errno,
+    fcntl::{Flock, FlockArg},
+};
 use tracing::warn;
 
 use crate::files;
@@ -17,8 +20,8 @@ chassis::id!(StageId, "stage");
 /// In the directory of a tenant, where no workspace has such a name.
 const FOLDER: &str = ".staging";
 
-/// How the name of a stage begins that is not locked yet. It is empty.
-const NEW: &str = "new_";
+/// A sweep may take a stage for left over in the moment before it is locked. Then there is another.
+const TRIES: usize = 10;
 
 /// A private directory on the disk of the workspaces. What is left in it when it is dropped is
 /// removed, and what a process that was killed left in it, by the next sweep.
@@ -35,13 +38,15 @@ impl Stage {
     pub fn new(tenant: &Path) -> io::Result<Stage> {
         let folder = tenant.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-        let id = StageId::new();
-        let (new, path) = (folder.join(format!("{NEW}{id}")), folder.join(id.to_string()));
-        DirBuilder::new().mode(0o700).create(&new)?;
-        let held = Flock::lock(File::open(&new)?, FlockArg::LockExclusiveNonblock);
-        let held = held.map_err(|(_, errno)| io::Error::from(errno))?;
-        fs::rename(&new, &path)?;
-        Ok(Stage { path, held: Some(held) })
+        for _ in 0..TRIES {
+            let path = folder.join(StageId::new().to_string());
+            DirBuilder::new().mode(0o700).create(&path)?;
+            let held = lock(&path)?;
+            if held.is_some() && path.try_exists()? {
+                return Ok(Stage { path, held });
+            }
+        }
+        Err(io::Error::other("stages are swept as fast as they are made"))
     }
 
     /// Takes something out of everybody's sight, if it is there.
@@ -75,18 +80,25 @@ pub fn sweep(tenant: &Path) -> io::Result<()> {
         stages => stages?,
     };
     for stage in stages {
-        let stage = stage?;
-        if stage.file_name().to_string_lossy().starts_with(NEW) {
-            continue;
-        }
-        let path = stage.path();
-        // Somebody else may be quicker.
-        let Ok(file) = File::open(&path) else { continue };
-        if let Ok(_held) = Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        let path = stage?.path();
+        if let Ok(Some(_held)) = lock(&path) {
             remove(&path);
         }
     }
     Ok(())
+}
+
+/// The lock on a stage, unless somebody else has it, or has removed the stage.
+fn lock(path: &Path) -> io::Result<Option<Flock<File>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        file => file?,
+    };
+    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+        Ok(held) => Ok(Some(held)),
+        Err((_, Errno::EWOULDBLOCK)) => Ok(None),
+        Err((_, errno)) => Err(errno.into()),
+    }
 }
 
 fn remove(path: &Path) {
@@ -99,6 +111,11 @@ fn remove(path: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        sync::atomic::{AtomicBool, Ordering::Relaxed},
+        thread,
+    };
+
     use super::*;
 
     #[test]
@@ -120,5 +137,23 @@ mod tests {
         let path = held.path.clone();
         drop(held);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_stage_is_its_makers_however_often_is_swept() {
+        let tenant = tempfile::tempdir().unwrap();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Relaxed) {
+                    sweep(tenant.path()).unwrap();
+                }
+            });
+            let stages: Vec<Stage> =
+                (0..200).map_while(|_| Stage::new(tenant.path()).ok()).collect();
+            over.store(true, Relaxed);
+            assert_eq!(stages.len(), 200);
+            assert!(stages.iter().all(|stage| stage.path.exists()));
+        });
     }
 }

@@ -214,7 +214,7 @@ async fn a_busy_server_says_when_to_come_back(db: PgPool) {
     first.message().await.unwrap();
     let second = world.bash("true");
     let status = world.begin(second.clone()).await.unwrap_err();
-    expect!["ResourceExhausted REASON_OVERLOADED: this server runs as many tools as it may"]
+    expect!["ResourceExhausted REASON_OVERLOADED: this server does as much at once as it may"]
         .assert_eq(&explain(&status));
     assert!(status.get_details_retry_info().is_some());
 

@@ -1,6 +1,6 @@
 //! Workspaces that are filled from archives.
 
-use std::{io::Write as _, process::Command};
+use std::{io::Write as _, process::Command, time::Duration};
 
 use expect_test::expect;
 use flate2::{Compression, write::GzEncoder};
@@ -10,6 +10,8 @@ use proto::tools::v1::{
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use sqlx::PgPool;
 use tar::{Builder, EntryType, Header};
+use tokio::{sync::mpsc, time::sleep};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::{
@@ -159,6 +161,37 @@ async fn a_bundle_is_cloned_with_its_history(db: PgPool) {
         "InvalidArgument REASON_INVALID_FIELD: invalid data: is no bundle that git can clone: ";
     assert!(line.starts_with(start), "{line}");
     assert_eq!(world.prints(&id, "ls -A").await, "");
+}
+
+#[sqlx::test(migrations = false)]
+async fn an_archive_on_its_way_keeps_no_call_from_running(db: PgPool) {
+    let world = World::with(db, &["--max-executions", "1"]).await;
+    let id = create(&world).await;
+    let whole = archive();
+    let (begin, end) = whole.split_at(700);
+    let first = ImportWorkspaceRequest {
+        workspace_id: id.clone(),
+        format: Format::Tar.into(),
+        data: begin.into(),
+    };
+    let (pieces, arriving) = mpsc::channel(1);
+    pieces.send(first).await.unwrap();
+    let request = world.peer.request(&world.caller, ReceiverStream::new(arriving));
+    let mut importing = client(&world);
+    let importing = tokio::spawn(async move { importing.import_workspace(request).await });
+    let has_begun = || {
+        let find = Command::new("find").arg(&world.workspaces).args(["-name", "archive"]).output();
+        !find.unwrap().stdout.is_empty()
+    };
+    while !has_begun() {
+        sleep(Duration::from_millis(20)).await;
+    }
+
+    assert_eq!(world.execute(world.bash("true")).await.unwrap().data()["exit_code"], 0);
+    let rest = ImportWorkspaceRequest { data: end.into(), ..ImportWorkspaceRequest::default() };
+    pieces.send(rest).await.unwrap();
+    drop(pieces);
+    assert!(importing.await.unwrap().unwrap().into_inner().files > 0);
 }
 
 #[sqlx::test(migrations = false)]

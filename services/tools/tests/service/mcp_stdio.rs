@@ -17,7 +17,10 @@ use tokio::{
 };
 
 use crate::{
+    changes::write,
     mcp::at,
+    quota::small,
+    snapshots::{restore, take},
     world::{WorkspaceId, World},
 };
 
@@ -154,6 +157,34 @@ async fn a_server_that_says_too_much_is_hung_up_on(db: PgPool) {
         assert!(text.contains(why) && text.contains("it may have had effects"), "{text}");
         until("it failed", async || detail(&world).await == ("failed".into(), why.into())).await;
     }
+}
+
+#[sqlx::test(migrations = false)]
+async fn a_server_is_held_to_its_workspace(db: PgPool) {
+    let world = World::start(db).await;
+    let failed = async |with: &str| {
+        let (state, why) = detail(&world).await;
+        state == "failed" && why.contains(with)
+    };
+    // It writes when nobody calls it.
+    let id = small(&world, 4 * 1024 * 1024).await;
+    write(&world, &id, "server.sh", SERVER.as_bytes()).await.unwrap();
+    write(&world, &id, "tools", br#"{"name":"hang","inputSchema":{"type":"object"}}"#)
+        .await
+        .unwrap();
+    let command = "(sleep 1; head -c 20000000 /dev/zero > large; sleep 60) & bash server.sh";
+    world.put_server("", program("t", command)).await.unwrap();
+    assert_eq!(world.names_of(&id, "t").await, ["t_hang"]);
+    until("it has to go", async || failed("is full").await).await;
+
+    // It keeps nobody from putting the workspace back, and does not go on in what was there before.
+    let id = workspace(&world).await;
+    world.put_server("", program("t", "bash server.sh")).await.unwrap();
+    assert!(!world.names_of(&id, "t").await.is_empty());
+    let snapshot = take(&world, &id, "one").await.unwrap();
+    restore(&world, &id, &snapshot).await.unwrap();
+    until("it has to go", async || detail(&world).await.0 == "idle").await;
+    until("it is there again", async || !world.names_of(&id, "t").await.is_empty()).await;
 }
 
 #[sqlx::test(migrations = false)]

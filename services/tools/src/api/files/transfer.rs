@@ -1,15 +1,15 @@
 //! Files in pieces: none of them is ever in memory as a whole.
 
-use std::{fs::File, time::Duration};
+use std::fs::File;
 
 use chassis::Tenant;
 use futures::{Stream, stream::try_unfold};
 use proto::tools::v1 as pb;
-use tokio::time::timeout;
 use tonic::{Status, Streaming};
 
-use super::{Files, encode, invalid, on_disk, path, piece, plain, wanted};
+use super::{Disk, Files, encode, invalid, path, piece, plain, wanted};
 use crate::{
+    api::pieces::Pieces,
     error::Result,
     files::{Draft, Parents, Workspace, read_at},
 };
@@ -17,18 +17,17 @@ use crate::{
 /// As large as a file that a command may write.
 const LARGEST_UPLOAD: u64 = 2 * 1024 * 1024 * 1024;
 
-/// How long a client may take for its next piece.
-const SILENCE: Duration = Duration::from_secs(60);
-
 const PIECE: usize = 256 * 1024;
 
 /// Receives a file, which appears when all of it is there.
 pub async fn upload(
     files: &Files,
     tenant: Tenant,
-    mut pieces: Streaming<pb::UploadFileRequest>,
+    pieces: Streaming<pb::UploadFileRequest>,
 ) -> Result<pb::File, Status> {
-    let Some(first) = next(&mut pieces).await? else {
+    let _place = files.workspaces.upload(&tenant)?;
+    let mut pieces = Pieces::new(pieces);
+    let Some(first) = pieces.next().await? else {
         return Err(invalid("path", "is missing").into());
     };
     let path = path(first.path)?;
@@ -36,14 +35,15 @@ pub async fn upload(
     let open = move |workspace: &Workspace, _: &_| {
         Draft::new(workspace.place_of_file(&place, Parents::Create)?)
     };
+    let disk = files.disk(tenant.clone());
     let mut draft = files.within(tenant, &first.workspace_id, open).await?;
-    draft = append(draft, first.data).await?;
-    while let Some(more) = next(&mut pieces).await? {
+    draft = append(&disk, draft, first.data).await?;
+    while let Some(more) = pieces.next().await? {
         if !more.path.is_empty() || !more.workspace_id.is_empty() {
             let field = if more.path.is_empty() { "workspace_id" } else { "path" };
             return Err(invalid(field, "belongs into the first message only").into());
         }
-        draft = append(draft, more.data).await?;
+        draft = append(&disk, draft, more.data).await?;
     }
     // To tonic a call that was dropped is a stream that ended. The server drops us, too, but only
     // once we wait for something: so we do, before anything is published.
@@ -52,20 +52,11 @@ pub async fn upload(
         wanted(stop)?;
         draft.publish()
     };
-    let published = on_disk(publish).await?;
+    let published = disk.run(publish).await?;
     Ok(encode(plain(&path), &published.metadata))
 }
 
-async fn next(
-    pieces: &mut Streaming<pb::UploadFileRequest>,
-) -> Result<Option<pb::UploadFileRequest>, Status> {
-    match timeout(SILENCE, pieces.message()).await {
-        Ok(received) => received,
-        Err(_) => Err(invalid("data", "did not arrive within 60 seconds").into()),
-    }
-}
-
-async fn append(mut draft: Draft, data: Vec<u8>) -> Result<Draft> {
+async fn append(disk: &Disk, mut draft: Draft, data: Vec<u8>) -> Result<Draft> {
     let data = piece(data)?;
     if draft.size_bytes() + data.len() as u64 > LARGEST_UPLOAD {
         return Err(invalid("data", "is more than 2 GiB in all"));
@@ -74,7 +65,7 @@ async fn append(mut draft: Draft, data: Vec<u8>) -> Result<Draft> {
         draft.write(&data)?;
         Ok(draft)
     };
-    on_disk(write).await
+    disk.run(write).await
 }
 
 /// Sends a file as large as it is now. One that becomes shorter meanwhile ends earlier.
@@ -86,21 +77,22 @@ pub async fn download(
     let path = path(request.path)?;
     let offset = u64::try_from(request.offset).map_err(|_| invalid("offset", "is negative"))?;
     let open = move |workspace: &Workspace, _: &_| workspace.open_file(&path);
+    let disk = files.disk(tenant.clone());
     let (file, metadata) = files.within(tenant, &request.workspace_id, open).await?;
-    Ok(try_unfold((file, offset, metadata.len()), read))
+    Ok(try_unfold((disk, file, offset, metadata.len()), read))
 }
 
-type Position = (File, u64, u64);
+type Position = (Disk, File, u64, u64);
 
 async fn read(
-    (file, offset, end): Position,
+    (disk, file, offset, end): Position,
 ) -> Result<Option<(pb::DownloadFileResponse, Position)>, Status> {
     let size = end.saturating_sub(offset).min(PIECE as u64) as usize;
     let read = move |_: &_| Ok((read_at(&file, offset, size)?, file));
-    let (data, file) = on_disk(read).await?;
+    let (data, file) = disk.run(read).await?;
     if data.is_empty() {
         return Ok(None);
     }
     let next = offset + data.len() as u64;
-    Ok(Some((pb::DownloadFileResponse { data }, (file, next, end))))
+    Ok(Some((pb::DownloadFileResponse { data }, (disk, file, next, end))))
 }

@@ -72,7 +72,8 @@ pub async fn clone(stage: Stage, limits: Limits, id: WorkspaceId, git: Git<'_>) 
     })?;
     let mut said = Vec::new();
     // Packed and checked out, and the bundle beside it.
-    let most = limits.bytes.saturating_add(sent);
+    let bytes = limits.bytes.saturating_add(sent);
+    let most = Limits { bytes, files: limits.files.saturating_mul(2) };
     let ended = tokio::select! {
         ended = timeout(LONGEST, follow(&mut child, &mut said)) => ended,
         () = overflow(&work, most) => {
@@ -109,14 +110,15 @@ async fn follow(child: &mut Child, said: &mut Vec<u8>) -> Result<Exit, sandbox::
 }
 
 /// Returns when there is more than may be.
-async fn overflow(work: &Path, most: u64) {
+async fn overflow(work: &Path, most: Limits) {
     loop {
         sleep(PERIOD).await;
         let work = work.to_owned();
         let measuring = move || Workspace::at(&work)?.measure(&CancellationToken::new());
-        match spawn_blocking(measuring).await {
-            Ok(Ok(used)) if used.hidden || used.bytes > most => return,
-            _ => (),
+        if let Ok(Ok(used)) = spawn_blocking(measuring).await
+            && (used.hidden || used.bytes > most.bytes || used.files > most.files)
+        {
+            return;
         }
     }
 }
