@@ -43,7 +43,6 @@ use crate::{
     moment::Moment,
     request::{Basis, ReplicaId, Row, Status},
     store,
-    usage::Usage,
 };
 
 pub use refusal::Refused;
@@ -63,6 +62,9 @@ const FAREWELL: Duration = Duration::from_secs(3);
 /// How many tenants' rules are kept at hand.
 const MAX_TENANTS: usize = 10_000;
 
+/// How many calls may be under way or, while Redis is away, wait to be settled there.
+const MAX_CALLS: usize = 100_000;
+
 /// When to come back to somebody who cannot decide now.
 pub const RETRY: Duration = Duration::from_secs(1);
 
@@ -78,7 +80,8 @@ struct Inner {
     here: Mutex<Here>,
     /// What governs each tenant whose calls we serve.
     governed: Mutex<HashMap<Tenant, Arc<Governed>>>,
-    /// Our calls: those that are asking, those under way, and those that ended and are not settled.
+    /// Our calls: those that are asking, those under way, and those that ended and that Redis may
+    /// still count.
     calls: Mutex<HashMap<ModelRequestId, Call>>,
     ended: Mutex<Ended>,
     /// Held by whoever is between asking Redis and telling the ledger. A beat waits for all of them.
@@ -109,6 +112,9 @@ struct Governed {
 
 struct Call {
     tenant: Tenant,
+    /// Redis was not asked, and what it counts when it is back is what the ledger has: only of calls
+    /// that go on by then is there something to settle.
+    uncounted: bool,
     /// What it took.
     ended: Option<Worst>,
 }
@@ -197,11 +203,15 @@ impl Admission {
     /// May be dropped at any time: what it had reserved by then is given back.
     pub async fn admit(&self, wanted: &Wanted) -> Result<Reservation, Refused> {
         let inner = &self.0;
-        if !inner.ledger.has_room() {
-            return Err(Refused::with(Error::Unavailable {
-                dependency: "postgres",
-                retry_after: RETRY,
-            }));
+        let full = if !inner.ledger.has_room() {
+            Some("postgres")
+        } else if lock(&inner.calls).len() >= MAX_CALLS {
+            Some("redis")
+        } else {
+            None
+        };
+        if let Some(dependency) = full {
+            return Err(Refused::with(Error::Unavailable { dependency, retry_after: RETRY }));
         }
         let asked = Instant::now();
         let mut up_to_date = false;
@@ -231,8 +241,9 @@ impl Admission {
             shorten(&mut checks, asked);
 
             let asking = inner.asking.read().await;
-            let guard = self.guard(wanted);
-            let answer = match inner.bus.is_up() {
+            let asks = inner.bus.is_up();
+            let guard = self.guard(wanted, asks);
+            let answer = match asks {
                 // Behind what ended before it, so that nobody is in the way of who comes after them.
                 true => {
                     let admit = inner.bus.admit(&wanted.account.tenant, epoch, &now, &checks, &row);
@@ -346,7 +357,6 @@ impl Wanted {
     fn row(&self, now: &Moment, replica_id: ReplicaId, budget_id: Option<BudgetId>) -> Row {
         let Wanted { id, account, correlation, provider, model, price, input, output } =
             self.clone();
-        let worst = Usage { input, output, ..Usage::default() };
         Row {
             id,
             tenant_id: account.tenant.as_str().to_owned(),
@@ -364,7 +374,7 @@ impl Wanted {
             basis: Basis::None,
             reserved_input: input,
             reserved_output: output,
-            reserved_micros: price.cost_micros(&worst),
+            reserved_micros: price.worst_micros(input, output),
             input: 0,
             output: 0,
             reasoning: 0,

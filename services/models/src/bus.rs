@@ -3,8 +3,9 @@
 //! Everything of a tenant lies under `windlass:models:{tenant}:`, whose braces put it into one slot
 //! of a cluster, so that one script sees all of it:
 //!
-//! - `meta`: the epoch and the rules that hold in it. Without an epoch nothing is admitted: the
-//!   counters are unknown and are counted anew from the ledger first.
+//! - `meta`: the epoch, the rules that hold in it, and the life of Redis that it belongs to. Without
+//!   an epoch of this life nothing is admitted: the counters are unknown and are counted anew from
+//!   the ledger first.
 //! - `live`, `day:…`, `month:…`, `minute:…`, `budgets`: the counters.
 //! - `held`: what each call under way has reserved, with the row that the ledger gets.
 //! - `line:…`, `seen:…`: who waits for a limit, first come first served.

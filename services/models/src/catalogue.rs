@@ -190,6 +190,15 @@ impl Price {
         i64::try_from((sum + 999_999) / 1_000_000).unwrap_or(i64::MAX)
     }
 
+    /// What a call costs at worst. Some providers charge more for input that they keep in their
+    /// cache, and that may be all of it.
+    pub fn worst_micros(&self, input: i32, output: i32) -> i64 {
+        self.cost_micros(&match self.cache_write_micros > self.input_micros {
+            true => Usage { cache_write: input, output, ..Usage::default() },
+            false => Usage { input, output, ..Usage::default() },
+        })
+    }
+
     /// Whether reading something again from the provider's cache is worth staying for.
     pub fn rewards_cache(&self) -> bool {
         self.cache_read_micros < self.input_micros

@@ -111,9 +111,8 @@ pub fn cost_estimated(
     max_output_tokens: i32,
     budget: Option<Remaining>,
 ) -> Payload {
-    let worst = Usage { input, output: max_output_tokens, ..Usage::default() };
     Payload::CostEstimated(pb::CostEstimated {
-        worst_case_micros: model.price.cost_micros(&worst),
+        worst_case_micros: model.price.worst_micros(input, max_output_tokens),
         currency: model.price.currency.clone(),
         budget_id: budget.map(|budget| budget.budget_id.to_string()).unwrap_or_default(),
         remaining_micros: budget.map(|budget| budget.micros).unwrap_or_default(),

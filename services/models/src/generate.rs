@@ -132,7 +132,7 @@ pub fn generate(
 
             let span = span::chat(model, &correlation, &request);
             let mut asked = Attempt::open(&served, &health, model, reservation, request, span)?;
-            let failure = loop {
+            let broken = loop {
                 match asked.next(&stop, said.begun).await? {
                     Ok(Chunk::Delta(delta)) => {
                         said.note(&delta, keeps_text);
@@ -145,11 +145,12 @@ pub fn generate(
                         yield finished(model, id, finish_reason, &bill);
                         return;
                     }
-                    Err(failure) => break failure,
+                    Err(broken) => break broken,
                 }
             };
 
-            let spent = asked.failed(&failure);
+            let spent = asked.failed(&broken);
+            let failure = broken.failure;
             if let Some(payload) = facts::failed(&failure) {
                 yield fact(id, payload);
             }

@@ -28,7 +28,7 @@ use crate::{
 pub trait Provider: Send + Sync {
     /// Answers with chunks, the last of which is [`Chunk::Finished`]. Nothing happens
     /// before the stream is polled and nothing goes on after it is dropped.
-    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>>;
+    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Broken>>;
 }
 
 /// Everybody we can ask, by name.
@@ -182,6 +182,14 @@ pub enum Failure {
     Script(#[from] script::Error),
 }
 
+/// The end of an answer that is none.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Broken {
+    pub failure: Failure,
+    /// What the provider counted until then, if it did.
+    pub usage: Option<Usage>,
+}
+
 impl Failure {
     /// One word for statistics.
     pub fn kind(&self) -> &'static str {
@@ -209,6 +217,12 @@ impl Failure {
                 false
             }
         }
+    }
+}
+
+impl From<Failure> for Broken {
+    fn from(failure: Failure) -> Broken {
+        Broken { failure, usage: None }
     }
 }
 

@@ -1,16 +1,13 @@
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use chassis::{Auth, Redis, Server, database};
-use tokio::{net::TcpListener, time::timeout};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     MIGRATIONS, admission::Admission, api, bus::Bus, catalogue::live::Live, config::Config,
     health::Health, provider::scripted,
 };
-
-/// How long connections may take to end that a Postgres which is away does not answer on.
-const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Serves on `listener` until `stop`. Tests start the service this way too.
 pub async fn serve(
@@ -53,8 +50,7 @@ pub async fn serve(
         .await;
     watch.abort();
     admission.close().await;
-    // Metrics hold on to all of it, and Postgres should not have to find out that nobody is here.
-    let _ = timeout(GOODBYE, db.close()).await;
+    database::close(&db).await;
     served
 }
 

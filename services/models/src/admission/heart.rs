@@ -4,7 +4,11 @@
 //! of whoever watches it. One that reached neither for as long ends its own calls: their
 //! reservations may be somebody else's by then.
 
-use std::{collections::HashMap, sync::atomic::Ordering::Relaxed, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::atomic::Ordering::Relaxed,
+    time::Duration,
+};
 
 use opentelemetry::{KeyValue, global};
 use serde_json::{Value, json};
@@ -22,6 +26,9 @@ use crate::{
 
 /// Beats in a lease.
 const BEATS: u32 = 15;
+
+/// The counters of how many tenants are counted anew at once for calls that are to be settled.
+const AT_ONCE: usize = 16;
 
 /// When each process was last seen to have counted, and how far it had come.
 #[derive(Default)]
@@ -187,11 +194,19 @@ impl Admission {
             .filter(|(_, call)| call.ended.is_some())
             .map(|(id, call)| (*id, call.tenant.clone()))
             .collect();
+        let mut lost = HashSet::new();
         for (id, tenant) in ended {
             if !self.0.bus.is_up() {
                 return;
             }
-            self.release(&tenant, id).await;
+            // What is lost for one is lost for all of the tenant's.
+            if !lost.contains(&tenant) && self.release(&tenant, id).await == Some(Settled::Lost) {
+                lost.insert(tenant);
+            }
+        }
+        // Whoever calls next would have it counted, but perhaps nobody does.
+        for tenant in lost.iter().take(AT_ONCE) {
+            drop(self.count_anew(tenant));
         }
         self.leave_shares().await;
     }
@@ -200,8 +215,21 @@ impl Admission {
     async fn leave_shares(&self) {
         let tenants: Vec<_> = lock(&self.0.shares).keys().cloned().collect();
         for tenant in tenants {
-            if self.0.bus.is_up() && self.0.bus.invalidate(&tenant).await.is_ok() {
-                lock(&self.0.shares).remove(&tenant);
+            if !self.0.bus.is_up() {
+                return;
+            }
+            // Left before Redis hears of it: what is admitted or ends from here on may be too late
+            // to be counted. It stays, for what ends meanwhile and in case that Redis does not hear.
+            let leave = |left| {
+                if let Some(share) = lock(&self.0.shares).get_mut(&tenant) {
+                    share.left = left;
+                }
+            };
+            leave(true);
+            match self.0.bus.invalidate(&tenant).await {
+                // One that was made meanwhile is left the next time.
+                Ok(()) => lock(&self.0.shares).retain(|of, share| *of != tenant || !share.left),
+                Err(_) => leave(false),
             }
         }
     }

@@ -28,15 +28,15 @@ pub type Rebuild = Shared<BoxFuture<'static, ()>>;
 impl Admission {
     /// Waits until the counters may be known again.
     pub(super) async fn rebuilt(&self, tenant: &Tenant) -> Result<()> {
-        let rebuild = {
-            let mut rebuilding = lock(&self.0.rebuilding);
-            rebuilding
-                .entry(tenant.clone())
-                .or_insert_with(|| self.clone().start_rebuild(tenant.clone()))
-                .clone()
-        };
         let late = |_| Error::Unavailable { dependency: "redis", retry_after: RETRY };
-        timeout(PATIENCE, rebuild).await.map_err(late)
+        timeout(PATIENCE, self.count_anew(tenant)).await.map_err(late)
+    }
+
+    /// Has them counted, whether somebody waits for it or not.
+    pub(super) fn count_anew(&self, tenant: &Tenant) -> Rebuild {
+        let mut rebuilding = lock(&self.0.rebuilding);
+        let start = || self.clone().start_rebuild(tenant.clone());
+        rebuilding.entry(tenant.clone()).or_insert_with(start).clone()
     }
 
     /// A task of its own, so that it goes on when those who wait for it do not.

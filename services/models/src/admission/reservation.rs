@@ -80,14 +80,12 @@ impl Reservation {
 
     /// The call is complete. Returns what the budget has left.
     pub fn settle(&mut self, usage: Usage, counted: bool) -> Option<Remaining> {
-        let basis = if counted { Basis::Exact } else { Basis::Estimated };
-        self.end(Status::Completed, "", usage, basis)
+        self.end(Status::Completed, "", usage, basis(counted))
     }
 
-    /// The call failed. Before the first word it cost nothing, after it what was streamed.
-    pub fn fail(&mut self, kind: &str) -> Option<Remaining> {
-        let usage = if self.has_begun() { self.usage() } else { Usage::default() };
-        self.end(Status::Failed, kind, usage, Basis::Estimated)
+    /// The call failed, and cost what it came to until then.
+    pub fn fail(&mut self, kind: &str, usage: Usage, counted: bool) -> Option<Remaining> {
+        self.end(Status::Failed, kind, usage, basis(counted))
     }
 
     pub(super) fn warn(
@@ -136,9 +134,7 @@ impl Reservation {
             self.admission.settle_share(&self.tenant, &held, taken);
         }
         self.admission.0.ledger.push(row);
-        if let Some(call) = lock(&self.admission.0.calls).get_mut(&id) {
-            call.ended = Some(taken);
-        }
+        self.admission.note_end(id, taken);
         Some(id)
     }
 
@@ -159,21 +155,37 @@ impl Drop for Reservation {
 }
 
 impl Admission {
-    pub(super) fn guard(&self, wanted: &Wanted) -> Guard<'_> {
-        let tenant = wanted.account.tenant.clone();
-        lock(&self.0.calls).insert(wanted.id, Call { tenant: tenant.clone(), ended: None });
-        Guard { admission: self, id: wanted.id, tenant, price: wanted.price.clone(), armed: true }
+    pub(super) fn guard(&self, wanted: &Wanted, asked: bool) -> Guard<'_> {
+        let (id, tenant) = (wanted.id, wanted.account.tenant.clone());
+        let call = Call { tenant: tenant.clone(), uncounted: false, ended: None };
+        lock(&self.0.calls).insert(id, call);
+        Guard { admission: self, id, tenant, price: wanted.price.clone(), armed: true, asked }
+    }
+
+    /// From here on it is to be settled, unless nobody counts it: Redis was not asked, and will
+    /// count what the ledger has because there is a share. Without one it may have done so already.
+    fn note_end(&self, id: ModelRequestId, taken: Worst) {
+        let is_away = !self.0.bus.is_up();
+        let shares = lock(&self.0.shares);
+        let mut calls = lock(&self.0.calls);
+        let Some(call) = calls.get_mut(&id) else { return };
+        let shared = shares.get(&call.tenant).is_some_and(|share| !share.left);
+        match call.uncounted && is_away && shared {
+            true => drop(calls.remove(&id)),
+            false => call.ended = Some(taken),
+        }
     }
 
     /// Settles a call that has ended. Without an answer it stays in our books, and the heart
-    /// tries again.
-    pub(super) async fn release(&self, tenant: &Tenant, id: ModelRequestId) {
+    /// tries again. `Lost`: the tenant's counters have to be counted anew before that.
+    pub(super) async fn release(&self, tenant: &Tenant, id: ModelRequestId) -> Option<Settled> {
         let taken = lock(&self.0.calls).get(&id).and_then(|call| call.ended);
-        let Some(taken) = taken.filter(|_| self.0.bus.is_up()) else { return };
-        let settled = self.0.bus.settle(tenant, id, taken).await;
-        if settled.is_ok_and(|settled| settled != Settled::Lost) {
+        let taken = taken.filter(|_| self.0.bus.is_up())?;
+        let settled = self.0.bus.settle(tenant, id, taken).await.ok()?;
+        if settled != Settled::Lost {
             lock(&self.0.calls).remove(&id);
         }
+        Some(settled)
     }
 
     /// Together with the next call that asks, or soon: who tells Redis twice wakes it up twice.
@@ -207,9 +219,20 @@ pub struct Guard<'a> {
     tenant: Tenant,
     price: Price,
     armed: bool,
+    /// Redis may know of it.
+    asked: bool,
 }
 
 impl Guard<'_> {
+    /// Redis counts nothing of the call, so there is nothing to settle, unless it was asked and did not
+    /// answer.
+    pub fn uncounted(self) -> Self {
+        if let Some(call) = lock(&self.admission.0.calls).get_mut(&self.id) {
+            call.uncounted = !self.asked;
+        }
+        self
+    }
+
     /// Nothing was reserved.
     pub fn nothing(mut self) {
         self.armed = false;
@@ -246,13 +269,21 @@ impl Guard<'_> {
 
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.armed {
-            if let Some(call) = lock(&self.admission.0.calls).get_mut(&self.id) {
-                call.ended = Some(Worst { tokens: 0, micros: 0 });
-            }
-            self.admission.release_later(&self.tenant, self.id);
+        if !self.armed {
+            return;
         }
+        if !self.asked {
+            // Nobody can have reserved anything.
+            lock(&self.admission.0.calls).remove(&self.id);
+            return;
+        }
+        self.admission.note_end(self.id, Worst { tokens: 0, micros: 0 });
+        self.admission.release_later(&self.tenant, self.id);
     }
+}
+
+fn basis(counted: bool) -> Basis {
+    if counted { Basis::Exact } else { Basis::Estimated }
 }
 
 fn milliseconds(since: Instant) -> i32 {

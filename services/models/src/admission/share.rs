@@ -38,6 +38,8 @@ pub struct Share {
     replicas: i64,
     day: String,
     made: Instant,
+    /// Redis is being told to have the tenant counted anew.
+    pub(super) left: bool,
 }
 
 /// What a call holds of a share.
@@ -64,7 +66,7 @@ impl Admission {
         row.budget_id = budget.map(|(id, _)| id);
         let checks = governance.checks(&row.subject(), row.worst(), budget);
         if checks.is_empty() {
-            return Ok(guard.admitted(row, given_up, &checks, None));
+            return Ok(guard.uncounted().admitted(row, given_up, &checks, None));
         }
         if self.0.without == Without::Closed {
             return Err(Refused::with(Error::Unavailable {
@@ -83,7 +85,7 @@ impl Admission {
         match share.now.admit(&checks, now.second()) {
             blocked if blocked.is_empty() => {
                 let held = Held { checks, second: now.second() };
-                Ok(guard.admitted(row, given_up, &[], None).share(held))
+                Ok(guard.uncounted().admitted(row, given_up, &[], None).share(held))
             }
             blocked => Err(Refused::by(&checks, &blocked, now)),
         }
@@ -113,6 +115,7 @@ impl Admission {
             replicas,
             day: now.day.clone(),
             made: Instant::now(),
+            left: false,
         };
         match lock(&self.0.shares).entry(tenant.clone()) {
             // What was admitted meanwhile stays counted.
@@ -128,7 +131,9 @@ impl Share {
     /// Quotas are counted anew with the day. Whether somebody set the first limit of a tenant is
     /// looked up again and again.
     fn holds(&self, now: &Moment) -> bool {
-        self.day == now.day && (!self.governance.is_empty() || self.made.elapsed() < RETRY)
+        !self.left
+            && self.day == now.day
+            && (!self.governance.is_empty() || self.made.elapsed() < RETRY)
     }
 
     /// The same checks against what this process may use of each.

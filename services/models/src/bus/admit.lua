@@ -3,12 +3,12 @@
 -- ARGV: the epoch the caller decides by, the call's id, its process, day, month, the checks as
 -- JSON, and the row for the ledger.
 local epoch, id, process, today, this_month, wanted, row = unpack(ARGV)
-local current = redis.call('hmget', meta, 'epoch', 'rules')
-if not current[1] then
+local current = current_epoch()
+if not current then
     return {'lost'}
 end
-if current[1] ~= epoch then
-    return {'stale', current[1], current[2]}
+if current ~= epoch then
+    return {'stale', current, redis.call('hget', meta, 'rules')}
 end
 
 local checks = cjson.decode(wanted)

@@ -4,6 +4,19 @@ local prefix = KEYS[1]
 local meta, held, budgets = prefix .. 'meta', prefix .. 'held', prefix .. 'budgets'
 local live, day, month = prefix .. 'live', prefix .. 'day:', prefix .. 'month:'
 
+-- Which life of Redis this is: it is another one after every restart, and once a replica took over.
+-- Asked in here and not by the caller, who may speak to another server by the time that this runs.
+-- Empty where Redis does not tell.
+local told = redis.pcall('info', 'replication')
+local life = type(told) == 'string' and string.match(told, 'master_replid:(%w+)') or ''
+
+-- The epoch, if there is one of this life. What comes from a file or a replica may be behind, so it
+-- is as good as lost, whatever it says.
+local function current_epoch()
+    local found = redis.call('hmget', meta, 'epoch', 'life')
+    return (found[2] or '') == life and found[1] or nil
+end
+
 -- Sixty seconds touch this many of the clock's.
 local MINUTE = 61
 

@@ -4,16 +4,21 @@
 -- ARGV: the step, the builder's token, and what the step needs.
 local step, token = ARGV[1], ARGV[2]
 local lock = prefix .. 'building'
-if redis.call('hexists', meta, 'epoch') == 1 then
+if current_epoch() then
     return 'present'
 end
+-- What was built in another life may be behind as well.
+local claim = life .. ' ' .. token
 local builder = redis.call('get', lock)
-if builder and builder ~= token then
+if builder and string.sub(builder, 1, #life + 1) ~= life .. ' ' then
+    builder = nil
+end
+if builder and builder ~= claim then
     return 'busy'
 end
 
 if step == 'begin' then
-    redis.call('set', lock, token, 'px', ARGV[3])
+    redis.call('set', lock, claim, 'px', ARGV[3])
     return 'yours'
 end
 if not builder then
@@ -37,7 +42,7 @@ elseif step == 'fill' then
 elseif step == 'finish' then
     redis.call('expire', day .. ARGV[4], 172800)
     redis.call('expire', month .. ARGV[5], 2764800)
-    redis.call('hset', meta, 'epoch', token, 'rules', ARGV[6])
+    redis.call('hset', meta, 'epoch', token, 'rules', ARGV[6], 'life', life)
     redis.call('del', lock)
 end
 return 'yours'

@@ -2,7 +2,7 @@
 --
 -- ARGV: the call's id, its tokens, its cost.
 local id, tokens, micros = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-if redis.call('hexists', meta, 'epoch') == 0 then
+if not current_epoch() then
     return {'lost'}
 end
 local record = redis.call('hget', held, id)

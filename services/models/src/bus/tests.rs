@@ -211,6 +211,29 @@ async fn nothing_is_admitted_by_old_rules_or_without_counters() {
 }
 
 #[tokio::test]
+async fn what_was_counted_in_another_life_of_redis_is_lost() {
+    let mut rig = Rig::new().await;
+    let (id, _) = rig.admit(&checks(10)).await;
+    let meta = key(&rig.tenant, "meta");
+    let lock = key(&rig.tenant, "building");
+    // As a version before this one left it, and as a file or a replica may have it.
+    let _: () = rig.bus.redis.connection().hdel(&meta, "life").await.unwrap();
+    assert_eq!(rig.admit(&[]).await.1, Answer::Lost);
+    let _: () = rig.bus.redis.connection().hset(&meta, "life", "another").await.unwrap();
+    assert_eq!(rig.admit(&[]).await.1, Answer::Lost);
+    assert_eq!(rig.settle(id, 0, 0).await, Settled::Lost);
+
+    // Whoever was counting then has lost some of it too.
+    let _: () = rig.bus.redis.connection().set(&lock, "another builder").await.unwrap();
+    assert_eq!(rig.bus.begin(&rig.tenant, "one").await.unwrap(), Turn::Yours);
+    assert_eq!(rig.bus.begin(&rig.tenant, "builder").await.unwrap(), Turn::Busy);
+    rig.bus.invalidate(&rig.tenant).await.unwrap();
+    rig.open(&Counters::default(), &[]).await;
+    assert_eq!(rig.settle(id, 0, 0).await, Settled::Gone);
+    assert!(matches!(rig.admit(&checks(10)).await.1, Answer::Admitted { .. }));
+}
+
+#[tokio::test]
 async fn what_is_counted_anew_counts_like_what_was() {
     let mut rig = Rig::new().await;
     let second = rig.now.second();

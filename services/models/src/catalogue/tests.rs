@@ -91,6 +91,10 @@ fn every_kind_of_token_has_its_price() {
     let price = &catalogue.everybody().find("scripted/demo").unwrap().price;
     let usage = Usage { input: 1000, output: 100, reasoning: 50, cache_read: 500, cache_write: 10 };
     assert_eq!(price.cost_micros(&usage), 1000 + 400 + 50 + 13);
+    // All of the input may be kept.
+    assert_eq!(price.worst_micros(1000, 100), 1250 + 400);
+    let price = Price { cache_write_micros: 0, ..price.clone() };
+    assert_eq!(price.worst_micros(1000, 100), 1000 + 400);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::{
     catalogue::{Model, live::Served},
     error::{Error, Result},
     health::{self, Health},
-    provider::{Chunk, Failure, FinishReason, Request},
+    provider::{Broken, Chunk, Failure, FinishReason, Request},
     usage::Usage,
 };
 
@@ -70,7 +70,7 @@ impl<'a> Attempt<'a> {
             // Somebody else came first to see whether it is well again.
             None => {
                 let problem = "it failed too often and is being tried".to_owned();
-                stream::iter([Err(Failure::Transient(problem))]).boxed()
+                stream::iter([Err(Failure::Transient(problem).into())]).boxed()
             }
         };
         Ok(Attempt { model, span, chunks: Gathered::new(chunks), record, reservation })
@@ -81,7 +81,7 @@ impl<'a> Attempt<'a> {
         &mut self,
         stop: &CancellationToken,
         committed: bool,
-    ) -> Result<Result<Chunk, Failure>> {
+    ) -> Result<Result<Chunk, Broken>> {
         let Attempt { span, chunks, record, reservation, .. } = self;
         let mut poll =
             |context: &mut Context<'_>| span.in_scope(|| chunks.poll_next_unpin(context));
@@ -92,7 +92,7 @@ impl<'a> Attempt<'a> {
                 unless_stopping(stop, committed, reservation.within(poll_fn(poll))).await??
             }
         };
-        let next = next.unwrap_or(Err(Failure::Cut));
+        let next = next.unwrap_or_else(|| Err(Failure::Cut.into()));
         if let Ok(Chunk::Delta(delta)) = &next {
             if !reservation.has_begun() {
                 record.iter_mut().for_each(health::Attempt::answered);
@@ -116,9 +116,9 @@ impl<'a> Attempt<'a> {
         Spent { usage, counted, budget: reservation.settle(usage, counted) }
     }
 
-    /// It said no more. Returns what it came to as far as anybody can tell, if it said
-    /// anything.
-    pub fn failed(self, failure: &Failure) -> Option<Spent> {
+    /// It said no more. Returns what it came to as far as anybody can tell, if it said or
+    /// counted anything.
+    pub fn failed(self, Broken { failure, usage }: &Broken) -> Option<Spent> {
         let Attempt { model, span, chunks, record, mut reservation } = self;
         drop(chunks);
         count(model, failure.kind());
@@ -126,8 +126,9 @@ impl<'a> Attempt<'a> {
         if let Some(record) = record {
             record.failed(failure);
         }
-        let (begun, usage) = (reservation.has_begun(), reservation.usage());
-        let budget = reservation.fail(failure.kind());
-        begun.then_some(Spent { usage, counted: false, budget })
+        let counted = usage.is_some();
+        let usage = usage.or_else(|| reservation.has_begun().then(|| reservation.usage()));
+        let budget = reservation.fail(failure.kind(), usage.unwrap_or_default(), counted);
+        usage.map(|usage| Spent { usage, counted, budget })
     }
 }

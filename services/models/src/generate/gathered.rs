@@ -11,12 +11,12 @@ use futures::{
     stream::{BoxStream, Fuse},
 };
 
-use crate::provider::{Chunk, Delta, Failure};
+use crate::provider::{Broken, Chunk, Delta};
 
 /// Nothing is added to a piece of this many bytes, so that no message outgrows its limit.
 const LARGE: usize = 16 * 1024;
 
-type Next = Result<Chunk, Failure>;
+type Next = Result<Chunk, Broken>;
 
 pub struct Gathered {
     chunks: Fuse<BoxStream<'static, Next>>,
@@ -90,7 +90,7 @@ mod tests {
     use futures::{FutureExt as _, channel::mpsc, stream};
 
     use super::*;
-    use crate::provider::FinishReason;
+    use crate::provider::{Failure, FinishReason};
 
     fn text(text: &str) -> Delta {
         Delta::Text(text.to_owned())
@@ -169,8 +169,8 @@ mod tests {
         for said in ["b", "c"] {
             sender.unbounded_send(Ok(Chunk::Delta(text(said)))).unwrap();
         }
-        sender.unbounded_send(Err(Failure::Cut)).unwrap();
+        sender.unbounded_send(Err(Failure::Cut.into())).unwrap();
         assert_eq!(next().await.unwrap(), Chunk::Delta(text("bc")));
-        assert!(matches!(next().await, Err(Failure::Cut)));
+        assert_eq!(next().await, Err(Failure::Cut.into()));
     }
 }

@@ -15,7 +15,7 @@ use futures::{
 use tokio::time::sleep;
 
 use self::beats::Beat;
-use super::{Chunk, Failure, FinishReason, Provider, Request};
+use super::{Broken, Chunk, Failure, FinishReason, Provider, Request};
 use crate::{
     prompt::{Content, Message, Prompt, Role},
     script::{self, Script, Step, Variables},
@@ -27,10 +27,10 @@ pub use stage::seen;
 pub struct Scripted;
 
 impl Provider for Scripted {
-    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>> {
+    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Broken>> {
         match Scene::find(&request.prompt, &request.profile) {
             Ok(scene) => stage::watch(play(scene, request)).boxed(),
-            Err(error) => stream::iter([Err(error.into())]).boxed(),
+            Err(error) => stream::iter([Err(Failure::from(error).into())]).boxed(),
         }
     }
 }
@@ -74,7 +74,7 @@ impl Scene {
 fn play(
     scene: Scene,
     request: Request,
-) -> impl futures::Stream<Item = Result<Chunk, Failure>> + Send {
+) -> impl futures::Stream<Item = Result<Chunk, Broken>> + Send {
     try_stream! {
         let variables =
             Variables { tool_result: tool_result(&request.prompt), user: user(&request.prompt) };

@@ -12,11 +12,11 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::{
-    Chunk, Failure, FinishReason, Provider, Request,
+    Broken, Chunk, Failure, FinishReason, Provider, Request,
     refusal::Complaint,
     sse::{Decoder, Event},
 };
-use crate::catalogue;
+use crate::{catalogue, usage::Usage};
 
 /// One wire format: how a request is written and how its events are read.
 pub trait Dialect: Send + Sync + 'static {
@@ -38,6 +38,12 @@ pub trait Reader: Default + Send + 'static {
 
     /// The connection ended in peace. Adds the end if everything before it was said.
     fn end(&mut self, _chunks: &mut Vec<Chunk>) {}
+
+    /// What the provider counted of all that it did so far, if it did: that is paid for also where
+    /// no more comes.
+    fn counted(&self) -> Option<Usage> {
+        None
+    }
 }
 
 /// What is sent, and where to.
@@ -112,7 +118,7 @@ impl<D: Dialect> Wire<D> {
 }
 
 impl<D: Dialect> Provider for Wire<D> {
-    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Failure>> {
+    fn generate(&self, request: Request) -> BoxStream<'static, Result<Chunk, Broken>> {
         let call = self.dialect.call(&request);
         drop(request);
         answer::<D::Reader>(self.upstream.clone(), call).boxed()
@@ -122,31 +128,37 @@ impl<D: Dialect> Provider for Wire<D> {
 fn answer<R: Reader>(
     upstream: Arc<Upstream>,
     call: Call,
-) -> impl futures::Stream<Item = Result<Chunk, Failure>> + Send {
+) -> impl futures::Stream<Item = Result<Chunk, Broken>> + Send {
     try_stream! {
         let mut response = upstream.ask(call).await?;
         let (mut decoder, mut reader) = (Decoder::default(), R::default());
         let (mut chunks, mut read, mut silent) = (Vec::new(), 0, true);
         loop {
-            let bytes = upstream.more(&mut response).await?;
+            let more = upstream.more(&mut response).await;
+            let bytes = more.map_err(|failure| broken(failure, &reader))?;
             let ended = bytes.is_none();
             let bytes = bytes.unwrap_or_default();
             read += bytes.len();
             if read > MAX_ANSWER_BYTES {
-                Err(garbled("its answer is larger than 64 MiB"))?;
+                Err(broken(garbled("its answer is larger than 64 MiB"), &reader))?;
             }
             decoder.feed(&bytes);
-            while let Some(event) = decoder.next().map_err(|error| garbled(&error.to_string()))? {
-                reader.read(event, &mut chunks).map_err(|failure| upstream.discreet(failure))?;
+            loop {
+                let next = decoder.next().map_err(|error| garbled(&error.to_string()));
+                let Some(event) = next.map_err(|failure| broken(failure, &reader))? else { break };
+                let read = reader.read(event, &mut chunks);
+                read.map_err(|failure| broken(upstream.discreet(failure), &reader))?;
             }
             if ended {
                 reader.end(&mut chunks);
             }
             for chunk in chunks.drain(..) {
                 let finished = matches!(chunk, Chunk::Finished { .. });
-                // Whoever refuses without a word has refused the request.
-                if silent && matches!(chunk, Chunk::Finished { finish_reason: FinishReason::Refused, .. }) {
-                    Err(Failure::Refused)?;
+                // Whoever refuses without a word has refused the request, and may want to be paid.
+                if let Chunk::Finished { finish_reason: FinishReason::Refused, usage } = chunk
+                    && silent
+                {
+                    Err(Broken { failure: Failure::Refused, usage })?;
                 }
                 silent = false;
                 yield chunk;
@@ -155,10 +167,14 @@ fn answer<R: Reader>(
                 }
             }
             if ended {
-                Err(Failure::Cut)?;
+                Err(broken(Failure::Cut, &reader))?;
             }
         }
     }
+}
+
+fn broken(failure: Failure, reader: &impl Reader) -> Broken {
+    Broken { failure, usage: reader.counted() }
 }
 
 impl Upstream {

@@ -5,9 +5,13 @@ use std::time::Duration;
 use expect_test::expect;
 use proto::models::v1 as pb;
 use sqlx::PgPool;
+use tests::Act;
 use tokio::time::{Instant, timeout};
 
-use crate::world::{World, explain, script};
+use crate::{
+    providers::{self, FORMATS, plain},
+    world::{World, explain, script},
+};
 
 #[sqlx::test(migrations = false)]
 async fn every_fault_has_its_reason(db: PgPool) {
@@ -115,4 +119,73 @@ async fn an_answer_that_has_not_begun_is_sent_elsewhere_when_the_server_stops(db
     };
     expect!["Unavailable REASON_STOPPING: this server is stopping, call again"]
         .assert_eq(&explain(&error));
+}
+
+/// What was counted is paid for, also where nothing was said: a refusal, a thought that came to nothing.
+#[sqlx::test(migrations = false)]
+async fn what_a_provider_counted_of_a_failure_is_paid_for(db: PgPool) {
+    let (world, upstream) = providers::world(db).await;
+    let thought = r#""usageMetadata":{"promptTokenCount":100,"cachedContentTokenCount":20,"thoughtsTokenCount":50}"#;
+    let gemini = |piece: &str| format!("data: {{{piece},{thought}}}\n\n");
+    let failed = r#"{"type":"response.failed","response":{"error":{"code":"server_error","message":"oops"},"usage":{"input_tokens":100,"output_tokens":50}}}"#;
+    let began = r#"data: {"type":"message_start","message":{"usage":{"input_tokens":100,"output_tokens":1}}}"#;
+    let [chat, responses, anthropic, _] = FORMATS;
+    let failures = [
+        (
+            "openai_chat",
+            format!(
+                "{}data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":100,\"completion_tokens\":50}}}}\n\n",
+                chat.refused.replace("data: [DONE]\n\n", "")
+            ),
+        ),
+        (
+            "openai_responses",
+            responses.refused.replace(
+                r#""status":"incomplete""#,
+                r#""usage":{"input_tokens":100,"output_tokens":50},"status":"incomplete""#,
+            ),
+        ),
+        ("openai_responses", format!("data: {failed}\n\n")),
+        ("anthropic", format!("{began}\n\n{}", anthropic.refused)),
+        ("anthropic", format!("{began}\n\n")),
+        // What follows the first count was not counted.
+        ("anthropic", format!("{began}\n\n{}", anthropic.hello)),
+        ("gemini", gemini(r#""promptFeedback":{"blockReason":"SAFETY"}"#)),
+        ("gemini", gemini(r#""candidates":[{"finishReason":"SAFETY"}]"#)),
+        ("gemini", gemini(r#""candidates":[{"finishReason":"MALFORMED_FUNCTION_CALL"}]"#)),
+        ("gemini", gemini(r#""candidates":[]"#)),
+    ];
+    let mut told = String::new();
+    for (kind, stream) in &failures {
+        upstream.answer(Act::events(stream));
+        let answer = world.generate(plain(kind)).await;
+        let recorded = answer.lines().find(|line| line.starts_with("cost.recorded"));
+        told += &format!("{kind} {}\n", recorded.unwrap_or_default());
+    }
+    for row in world.log(failures.len()).await.iter().rev() {
+        let pb::ModelRequest { provider, error_kind, basis, cost_micros, .. } = row;
+        told += &format!("{provider} {error_kind} {basis} {cost_micros}\n");
+    }
+    expect![[r#"
+        openai_chat cost.recorded {"usage":{"input":100,"output":50},"costMicros":"300","currency":"USD","basis":"exact"}
+        openai_responses cost.recorded {"usage":{"input":100,"output":50},"costMicros":"300","currency":"USD","basis":"exact"}
+        openai_responses cost.recorded {"usage":{"input":100,"output":50},"costMicros":"300","currency":"USD","basis":"exact"}
+        anthropic cost.recorded {"usage":{"input":100,"output":1},"costMicros":"104","currency":"USD","basis":"exact"}
+        anthropic cost.recorded {"usage":{"input":100,"output":1},"costMicros":"104","currency":"USD","basis":"exact"}
+        anthropic cost.recorded {"usage":{"input":13,"output":2},"costMicros":"21","currency":"USD","basis":"estimated"}
+        gemini cost.recorded {"usage":{"input":80,"output":50,"reasoning":50,"cacheRead":20},"costMicros":"282","currency":"USD","basis":"exact"}
+        gemini cost.recorded {"usage":{"input":80,"output":50,"reasoning":50,"cacheRead":20},"costMicros":"282","currency":"USD","basis":"exact"}
+        gemini cost.recorded {"usage":{"input":80,"output":50,"reasoning":50,"cacheRead":20},"costMicros":"282","currency":"USD","basis":"exact"}
+        gemini cost.recorded {"usage":{"input":80,"output":50,"reasoning":50,"cacheRead":20},"costMicros":"282","currency":"USD","basis":"exact"}
+        openai_chat refused exact 300
+        openai_responses refused exact 300
+        openai_responses transient exact 300
+        anthropic refused exact 104
+        anthropic cut exact 104
+        anthropic cut estimated 21
+        gemini refused exact 282
+        gemini refused exact 282
+        gemini transient exact 282
+        gemini cut exact 282
+    "#]].assert_eq(&told);
 }

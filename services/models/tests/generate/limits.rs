@@ -77,7 +77,7 @@ async fn a_budget_reserves_the_worst_case_and_pays_the_real_one(db: PgPool) {
     let answer = world.generate(short(100, "say hi\nusage input=20 output=5")).await;
     let answer = from_cost(&answer).replace(id, "bud_1");
     expect![[r#"
-        cost.estimated {"worstCaseMicros":"410","currency":"USD","budgetId":"bud_1","remainingMicros":"590"}
+        cost.estimated {"worstCaseMicros":"413","currency":"USD","budgetId":"bud_1","remainingMicros":"587"}
         text "hi"
         cost.recorded {"usage":{"input":20,"output":5},"costMicros":"40","currency":"USD","basis":"exact","budgetId":"bud_1","remainingMicros":"960"}
         finished stop scripted/demo 40 {"input":20,"output":5}
@@ -92,9 +92,9 @@ async fn a_budget_reserves_the_worst_case_and_pays_the_real_one(db: PgPool) {
     world.until_text(&mut open).await;
     let refused = world.generate(short(100, "say hi")).await.replace(id, "bud_1");
     expect![[r#"
-        cost.estimated {"worstCaseMicros":"404","currency":"USD"}
-        quota.blocked {"quota":"budget","scope":"bud_1","used":"845","limit":"1000"}
-        error ResourceExhausted REASON_BUDGET_EXCEEDED: budget bud_1 has 155 millionths left and this call may cost 404: have the budget raised, ask for fewer tokens with max_output_tokens, or use a cheaper model [budget_id: bud_1] [needed_micros: 404] [remaining_micros: 155]
+        cost.estimated {"worstCaseMicros":"405","currency":"USD"}
+        quota.blocked {"quota":"budget","scope":"bud_1","used":"847","limit":"1000"}
+        error ResourceExhausted REASON_BUDGET_EXCEEDED: budget bud_1 has 153 millionths left and this call may cost 405: have the budget raised, ask for fewer tokens with max_output_tokens, or use a cheaper model [budget_id: bud_1] [needed_micros: 405] [remaining_micros: 153]
     "#]]
     .assert_eq(from_cost(&refused));
 

@@ -24,7 +24,7 @@ async fn facts_come_first_and_the_bill_last(db: PgPool) {
         routing.candidates.resolved {"candidates":[{"provider":"scripted","model":"demo","score":1.0}],"excluded":[{"provider":"scripted","model":"small","reason":"not_requested","detail":"another model was asked for"}]}
         routing.single_candidate {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for"}
         routing.decided {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for","candidates":1}
-        cost.estimated {"worstCaseMicros":"256008","currency":"USD"}
+        cost.estimated {"worstCaseMicros":"256010","currency":"USD"}
         reasoning "Hm."
         text "Hello you"
         cost.recorded {"usage":{"input":8,"output":3,"reasoning":1},"costMicros":"20","currency":"USD","basis":"estimated"}
@@ -41,7 +41,7 @@ async fn tool_calls_are_streamed_and_parallel(db: PgPool) {
         routing.candidates.resolved {"candidates":[{"provider":"scripted","model":"demo","score":1.0}],"excluded":[{"provider":"scripted","model":"small","reason":"not_requested","detail":"another model was asked for"}]}
         routing.single_candidate {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for"}
         routing.decided {"provider":"scripted","model":"demo","reason":"scripted/demo was asked for","candidates":1}
-        cost.estimated {"worstCaseMicros":"256021","currency":"USD"}
+        cost.estimated {"worstCaseMicros":"256027","currency":"USD"}
         call 0 read (scripted_0_0)
         call 0 + {"path": "a b"}
         call 0 = {"path": "a b"}

@@ -10,20 +10,20 @@ use tests::{Act, Upstream};
 use crate::world::{World, script};
 
 /// One wire format: its recorded stream, and how it says what goes wrong.
-struct Format {
-    kind: &'static str,
+pub struct Format {
+    pub kind: &'static str,
     stream: &'static str,
     /// The beginning of a stream, up to the word `Hello`.
-    hello: &'static str,
+    pub hello: &'static str,
     unauthorized: (&'static str, &'static str),
     overflow: &'static str,
     limited: (&'static str, &'static str),
     overloaded: (&'static str, &'static str),
     /// A stream that says that nobody will answer this.
-    refused: &'static str,
+    pub refused: &'static str,
 }
 
-const FORMATS: [Format; 4] = [
+pub const FORMATS: [Format; 4] = [
     Format {
         kind: "openai_chat",
         stream: include_str!("streams/openai_chat.sse"),
@@ -124,7 +124,7 @@ pub fn catalogue(url: &str, credential: &std::path::Path) -> String {
     format!(r#"{{"providers": [{}], "models": [{}]}}"#, providers.join(","), models.join(","))
 }
 
-async fn world(db: PgPool) -> (World, Upstream) {
+pub async fn world(db: PgPool) -> (World, Upstream) {
     let upstream = Upstream::start().await;
     let world = World::with_catalogue(db, |directory, _| {
         let key = directory.join("key");
@@ -215,7 +215,7 @@ fn target(kind: &str) -> pb::Target {
     pb::Target { model: format!("{kind}/m-1"), ..pb::Target::default() }
 }
 
-fn plain(kind: &str) -> pb::GenerateRequest {
+pub fn plain(kind: &str) -> pb::GenerateRequest {
     pb::GenerateRequest { target: Some(target(kind)), ..script("say ignored") }
 }
 

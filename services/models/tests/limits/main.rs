@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that is surprised fails")]
 
+mod restart;
+
 use std::{
     collections::HashMap,
     sync::{
@@ -25,11 +27,15 @@ use sqlx::{ConnectOptions as _, PgPool};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Mutex,
     task::JoinSet,
     time::{Instant, sleep},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
+
+/// The scripted model counts for the whole process, so tests take turns.
+static TURN: Mutex<()> = Mutex::const_new(());
 
 const CLIENTS: usize = 64;
 const CALLS: usize = 5;
@@ -45,6 +51,10 @@ struct Replica {
 
 impl Replica {
     async fn start(db: &PgPool, tenant: &str, stop: &CancellationToken) -> Replica {
+        Replica::with(db, tenant, &std::env::var("REDIS_URL").unwrap(), stop).await
+    }
+
+    async fn with(db: &PgPool, tenant: &str, redis: &str, stop: &CancellationToken) -> Replica {
         let database = db.connect_options().to_url_lossy().to_string();
         let health =
             TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
@@ -53,7 +63,7 @@ impl Replica {
             "--database-url",
             &database,
             "--redis-url",
-            &std::env::var("REDIS_URL").unwrap(),
+            redis,
             "--auth-internal-secret",
             "a secret that only tests know about",
             "--lease",
@@ -86,8 +96,12 @@ impl Replica {
     }
 
     async fn put_limit(&self, value: i64, queue_ms: i32) {
+        self.put_limit_of("concurrent_streams", value, queue_ms).await;
+    }
+
+    async fn put_limit_of(&self, limit: &str, value: i64, queue_ms: i32) {
         let limit = pb::Limit {
-            limit: "concurrent_streams".into(),
+            limit: limit.into(),
             scope: "tenant".into(),
             value,
             queue_ms,
@@ -119,6 +133,7 @@ impl Replica {
 
 #[sqlx::test(migrations = false)]
 async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
+    let _turn = TURN.lock().await;
     chassis::database::MIGRATIONS.run(&db).await.unwrap();
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
@@ -187,6 +202,42 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
         let mut answer = replica.generate("say hi").await.unwrap();
         assert_eq!(until_text(&mut answer).await.unwrap_err().code(), Code::ResourceExhausted);
     }
+
+    // What Redis forgot is settled also where nobody calls any more.
+    forget(&tenant).await;
+    drop(open);
+    for replica in &replicas {
+        eventually(async || replica.health().await["details"]["limits"]["in_use"] == 0).await;
+    }
+    eventually(async || held(&tenant).await.is_empty()).await;
+}
+
+/// The books are bounded, so what stays in them for nothing would be in everybody's way some day.
+#[sqlx::test(migrations = false)]
+async fn without_redis_the_books_have_what_runs_and_nothing_else(db: PgPool) {
+    let _turn = TURN.lock().await;
+    chassis::database::MIGRATIONS.run(&db).await.unwrap();
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    let tenant = format!("away-{}", std::process::id());
+    // Nobody listens there, and nobody can.
+    let away = Replica::with(&db, &tenant, "redis://127.0.0.1:1", &stop).await;
+    let in_use = async || away.health().await["details"]["limits"]["in_use"].as_i64();
+
+    // Nothing governs this one.
+    let mut open = away.generate("say hi\nhang").await.unwrap();
+    until_text(&mut open).await.unwrap();
+    assert_eq!(in_use().await, Some(1));
+    drop(open);
+    eventually(async || in_use().await == Some(0)).await;
+
+    Replica::start(&db, &tenant, &stop).await.put_limit(LIMIT, 0).await;
+    eventually(async || {
+        let mut answer = away.generate("say hi").await.unwrap();
+        until_text(&mut answer).await.is_err_and(|status| status.code() == Code::Unavailable)
+    })
+    .await;
+    eventually(async || in_use().await == Some(0)).await;
 }
 
 /// Asks until there is a whole answer.

@@ -22,12 +22,17 @@ pub struct Answer {
     /// The signature of the thinking that is being told.
     signature: String,
     counted: Counted,
+    /// Something was said since it counted.
+    uncounted: bool,
     finish_reason: Option<FinishReason>,
 }
 
 impl Reader for Answer {
     fn read(&mut self, event: &Event, chunks: &mut Vec<Chunk>) -> Result<(), Failure> {
-        match parse::<Told>(&event.data)? {
+        let told = parse::<Told>(&event.data)?;
+        self.uncounted |=
+            matches!(told, Told::ContentBlockStart { .. } | Told::ContentBlockDelta { .. });
+        match told {
             Told::MessageStart { message } => self.counted.update(message.usage),
             Told::ContentBlockStart { index, content_block } => match content_block {
                 Opened::ToolUse { id, name } => self.calls.start(index, id, name, chunks)?,
@@ -57,6 +62,7 @@ impl Reader for Answer {
                 self.calls.complete(index, chunks);
             }
             Told::MessageDelta { delta, usage } => {
+                self.uncounted &= usage.is_none();
                 self.counted.update(usage.unwrap_or_default());
                 self.finish_reason = delta.stop_reason.map(|reason| match reason.as_str() {
                     "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
@@ -74,6 +80,11 @@ impl Reader for Answer {
             Told::Other => (),
         }
         Ok(())
+    }
+
+    fn counted(&self) -> Option<Usage> {
+        let is_known = self.counted.input_tokens.is_some() && !self.uncounted;
+        is_known.then(|| self.counted.usage())
     }
 }
 

@@ -30,12 +30,12 @@ impl Reader for Answer {
         if let Some(error) = &piece.error {
             return Err(Complaint::of(error).event());
         }
-        if piece.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some()) {
-            return Err(Failure::Refused);
-        }
         // Every piece counts from the beginning.
         if let Some(usage) = piece.usage_metadata {
             self.usage = Some(usage.into());
+        }
+        if piece.prompt_feedback.is_some_and(|feedback| feedback.block_reason.is_some()) {
+            return Err(Failure::Refused);
         }
         let Some(candidate) = piece.candidates.into_iter().next() else { return Ok(()) };
         for part in candidate.content.unwrap_or_default().parts {
@@ -61,6 +61,10 @@ impl Reader for Answer {
         if let Some(finish_reason) = self.finish_reason.take() {
             chunks.push(Chunk::Finished { finish_reason, usage: self.usage.take() });
         }
+    }
+
+    fn counted(&self) -> Option<Usage> {
+        self.usage
     }
 }
 

@@ -19,6 +19,8 @@ use crate::{
 #[derive(Default)]
 pub struct Answer {
     calls: Calls,
+    /// Of an answer that failed.
+    usage: Option<Usage>,
 }
 
 impl Reader for Answer {
@@ -64,6 +66,7 @@ impl Reader for Answer {
                 self.finish(reason, response, chunks);
             }
             Told::Failed { response } => {
+                self.usage = response.usage.map(Usage::from);
                 return Err(Complaint::of(&response.error.unwrap_or_default()).event());
             }
             Told::Error(error) => {
@@ -72,6 +75,10 @@ impl Reader for Answer {
             Told::Other => (),
         }
         Ok(())
+    }
+
+    fn counted(&self) -> Option<Usage> {
+        self.usage
     }
 }
 

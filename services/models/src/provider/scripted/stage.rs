@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use futures::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
-use crate::provider::{Chunk, Failure};
+use crate::provider::{Broken, Chunk};
 
 static OPEN: AtomicU64 = AtomicU64::new(0);
 static PEAK: AtomicU64 = AtomicU64::new(0);
@@ -17,8 +17,8 @@ struct Player;
 
 /// Counts an answer from the question to its last chunk, or until nobody listens.
 pub fn watch(
-    answer: impl Stream<Item = Result<Chunk, Failure>>,
-) -> impl Stream<Item = Result<Chunk, Failure>> {
+    answer: impl Stream<Item = Result<Chunk, Broken>>,
+) -> impl Stream<Item = Result<Chunk, Broken>> {
     let mut player = Some(Player::enter());
     answer.inspect(move |chunk| {
         if !matches!(chunk, Ok(Chunk::Delta(_))) {

@@ -122,7 +122,9 @@ async fn an_onlooker_has_only_its_own_script() {
 async fn a_script_that_cannot_be_read_says_where() {
     let prompt = Prompt { messages: vec![user("hi\n#!script\n\nsya")], ..Prompt::default() };
     let first = Scripted.generate(request(&prompt, 1)).next().await;
-    let Some(Err(Failure::Script(error))) = first else { panic!("{first:?}") };
+    let Some(Err(Broken { failure: Failure::Script(error), .. })) = first else {
+        panic!("{first:?}")
+    };
     assert_eq!(error.line, 2);
 }
 
@@ -221,7 +223,7 @@ async fn attempt_at(prompt: &Prompt, attempt: u32, lines: &mut Vec<Line>) -> Res
                 lines.push(("finish".to_owned(), vec![finish_reason.as_str().to_owned()]));
                 return Ok(());
             }
-            Err(failure) => {
+            Err(Broken { failure, .. }) => {
                 lines.push(("error".to_owned(), vec![failure.to_string()]));
                 return Err(failure);
             }
