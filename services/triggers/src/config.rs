@@ -64,6 +64,10 @@ pub struct Limits {
     #[arg(long, env, default_value_t = 10_000, value_parser = clap::value_parser!(i64).range(1..))]
     pub daily_quota: i64,
 
+    /// How many triggers a tenant may have, whatever their status; wake-ups do not count.
+    #[arg(long, env, default_value_t = 1_000, value_parser = clap::value_parser!(i64).range(1..))]
+    pub max_triggers: i64,
+
     /// Seconds after which a trigger expires that does not say when.
     #[arg(long, env, default_value = "604800", value_parser = chassis::seconds)]
     pub trigger_ttl: Duration,

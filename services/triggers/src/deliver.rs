@@ -5,9 +5,9 @@
 //! one turn. A lease keeps them from doing that without need.
 
 mod attempt;
+mod lines;
 
 use std::{
-    collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -24,15 +24,12 @@ use crate::{
     clock::Clock,
     config::Config,
     firing::Pending,
-    ids::TriggerId,
+    ids::{FiringId, TriggerId},
     metrics,
     sessions::Sessions,
     store::{self, firings::Delivered},
 };
-
-/// How many firings wait in this process. What is more stays in the database, where everybody
-/// finds it.
-const BACKLOG: usize = 2_000;
+use lines::{BACKLOG, Held, Lines};
 
 /// How many results are written at once, and how many may wait for that.
 const AT_ONCE: usize = 256;
@@ -57,18 +54,6 @@ struct Inner {
     /// Somebody has gone.
     gone: Notify,
     results: mpsc::Sender<Delivered>,
-}
-
-/// Firings of the same trigger go one after the other, so that their turns have their order.
-#[derive(Default)]
-struct Lines {
-    of: HashMap<TriggerId, VecDeque<Held>>,
-    waiting: usize,
-}
-
-struct Held {
-    pending: Pending,
-    until: Instant,
 }
 
 impl Deliverer {
@@ -97,17 +82,10 @@ impl Deliverer {
         let until = Instant::now() + self.0.lease.mul_f64(FRESH);
         let mut lines = self.lines();
         for pending in firings {
-            // Whoever looks after the lease finds it.
-            if lines.waiting >= BACKLOG {
-                return;
-            }
-            lines.waiting += 1;
             let id = pending.trigger_id;
-            let line = lines.of.entry(id).or_insert_with(|| {
+            if lines.push(pending, until) {
                 tokio::spawn(self.clone().serve(id));
-                VecDeque::new()
-            });
-            line.push_back(Held { pending, until });
+            }
         }
     }
 
@@ -115,7 +93,7 @@ impl Deliverer {
     pub async fn room(&self) -> usize {
         loop {
             let gone = self.0.gone.notified();
-            let room = BACKLOG - self.lines().waiting.min(BACKLOG);
+            let room = self.lines().room();
             if room > BACKLOG / 2 {
                 return room;
             }
@@ -130,7 +108,8 @@ impl Deliverer {
 
     async fn look(&self) {
         let limit = self.room().await.min(AT_ONCE);
-        match store::firings::take(&self.0.db, limit as i64, self.0.lease).await {
+        let busy = self.lines().busy();
+        match store::firings::take(&self.0.db, limit as i64, self.0.lease, &busy).await {
             Ok(firings) => {
                 let more = firings.len() == limit;
                 self.hand_over(firings);
@@ -148,7 +127,7 @@ impl Deliverer {
         let empty = async {
             loop {
                 let gone = self.0.gone.notified();
-                if self.lines().of.is_empty() {
+                if self.lines().is_empty() {
                     return;
                 }
                 gone.await;
@@ -159,12 +138,18 @@ impl Deliverer {
 
     /// Delivers the firings of one trigger until there are none left. A firing waits in its line, where
     /// it is counted, until there is a place for it.
-    async fn serve(self, id: TriggerId) {
+    async fn serve(self, trigger_id: TriggerId) {
         while let Ok(_place) = self.0.places.acquire().await {
-            let Some(Held { pending, until }) = self.next(id) else { return };
+            let Some(Held { id, until, pending }) = self.next(trigger_id) else { return };
             // What waited for long is somebody else's soon: the database says whose.
-            if Instant::now() < until {
-                let id = pending.id;
+            if Instant::now() >= until {
+                continue;
+            }
+            let pending = match pending {
+                Some(pending) => Some(*pending),
+                None => self.read(id).await,
+            };
+            if let Some(pending) = pending {
                 let outcome = attempt::deliver(&self.0.db, &self.0.sessions, pending).await;
                 metrics::delivered(outcome.as_ref());
                 if let Some(outcome) = outcome {
@@ -175,15 +160,17 @@ impl Deliverer {
     }
 
     fn next(&self, id: TriggerId) -> Option<Held> {
-        let mut lines = self.lines();
-        let held = lines.of.get_mut(&id).and_then(VecDeque::pop_front);
-        match held {
-            Some(_) => lines.waiting -= 1,
-            None => drop(lines.of.remove(&id)),
-        }
-        drop(lines);
+        let held = self.lines().next(id);
         self.0.gone.notify_waiters();
         held
+    }
+
+    /// A firing of which only the id waited here. Nothing: the lease decides.
+    async fn read(&self, id: FiringId) -> Option<Pending> {
+        store::firings::pending(&self.0.db, id).await.unwrap_or_else(|error| {
+            warn!(%error, firing.id = %id, "cannot read firing {id}, trying again after its lease");
+            None
+        })
     }
 
     fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {

@@ -15,7 +15,8 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{Router, extract::DefaultBodyLimit, routing::post};
-use tokio::{net::TcpListener, sync::Semaphore};
+use chassis::{Place, Places, Tenant};
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -59,7 +60,8 @@ pub struct Args {
     #[arg(long, env, default_value_t = 1024 * 1024, value_parser = clap::value_parser!(u64).range(1..=8 * 1024 * 1024))]
     pub http_max_bytes: u64,
 
-    /// How many requests may be under way over HTTP before further ones are refused.
+    /// How many requests may be under way over HTTP before further ones are refused; a third of them for
+    /// one tenant.
     #[arg(long, env, default_value_t = 1024)]
     pub http_max_requests: usize,
 
@@ -95,9 +97,13 @@ pub struct Http {
     floods: Floods,
     max_bytes: usize,
     /// For requests, and for their bodies.
-    room: Semaphore,
-    bodies: Semaphore,
+    room: Rooms,
+    bodies: Rooms,
 }
+
+/// Shared by tenants, and by requests for triggers that nobody has: anybody can send those, and any
+/// sender can be slow.
+type Rooms = Places<Option<Tenant>>;
 
 impl Http {
     pub fn new(args: &Args, known: Known, fire: Fire) -> Http {
@@ -106,10 +112,15 @@ impl Http {
             fire,
             floods: Floods::default(),
             max_bytes: usize::try_from(args.http_max_bytes).unwrap_or(usize::MAX),
-            room: Semaphore::new(args.http_max_requests),
-            bodies: Semaphore::new(body::ROOM),
+            room: a_third(args.http_max_requests),
+            bodies: a_third(body::ROOM),
         }
     }
+}
+
+/// For each owner, so that two of them leave room for others.
+fn a_third(most: usize) -> Rooms {
+    Places::new(most, most.div_ceil(3))
 }
 
 /// Takes the port and answers until `stop`, and then what is under way for up to `drain`.
@@ -138,6 +149,18 @@ pub async fn start(
 }
 
 impl Http {
+    /// Finds who a request is for, and takes a place for it among theirs.
+    async fn enter(
+        &self,
+        id: &str,
+    ) -> Result<(Option<Arc<Receiver>>, Option<Tenant>, Place), Refusal> {
+        let entered = self.room.try_enter().ok_or(Refusal::Busy)?;
+        let receiver = self.find(id).await?;
+        let owner = receiver.as_ref().map(|receiver| receiver.trigger.tenant.clone());
+        let place = self.room.try_own(entered, &owner).ok_or(Refusal::Busy)?;
+        Ok((receiver, owner, place))
+    }
+
     /// The trigger that a request is for. One that is not there is nobody's, and is told so only
     /// after as much work as for any other.
     async fn find(&self, id: &str) -> Result<Option<Arc<Receiver>>, Refusal> {

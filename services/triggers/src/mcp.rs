@@ -176,7 +176,7 @@ impl Listener {
     async fn keep(self: Arc<Self>, trigger: Trigger, epoch: i64) {
         let Kind::McpEvent(event) = &trigger.definition.kind else { return };
         let (id, server) = (trigger.id, &event.mcp_server_id);
-        let mut told = Told { epoch, count: 0 };
+        let mut told = Told::new(epoch);
         let mut failures = 0;
         loop {
             let begun = Instant::now();
@@ -254,12 +254,28 @@ impl Listener {
 /// their own.
 struct Told {
     epoch: i64,
+    /// Nobody else numbers like this, nor does who listens here for the same trigger later: it may
+    /// be changed, or paused and resumed, while the lease and its epoch stay.
+    prefix: Uuid,
     count: u64,
 }
 
 impl Told {
+    fn new(epoch: i64) -> Told {
+        Told { epoch, prefix: Uuid::now_v7(), count: 0 }
+    }
+
     fn next(&mut self) -> String {
         self.count += 1;
-        format!("{}-{}", self.epoch, self.count)
+        format!("{}-{}", self.prefix, self.count)
     }
+}
+
+#[test]
+fn who_listens_again_in_the_same_epoch_tells_of_other_things() {
+    let (mut first, mut second) = (Told::new(7), Told::new(7));
+    let mut ids = vec![first.next(), first.next(), second.next(), second.next()];
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4, "{ids:?}");
 }

@@ -81,6 +81,8 @@ pub async fn serve(
     hearing.await?;
     receiving.await?;
     deliverer.finish().await;
+    done.cancel();
+    database::close(&db).await;
     served
 }
 

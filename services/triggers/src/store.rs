@@ -6,6 +6,7 @@ pub mod history;
 pub mod mcp_watches;
 pub mod secrets;
 pub mod session_keys;
+pub mod tenants;
 pub mod triggers;
 pub mod wakeups;
 #[cfg(test)]

@@ -57,7 +57,14 @@ impl TriggerService for Api {
             due,
         };
         let mut db = chassis::database::begin(&self.db, "begin").await.map_err(Error::Database)?;
+        let count = store::tenants::triggers(&mut db, &trigger.tenant).await?;
         let (id, secret) = match store::triggers::create(&mut db, &new).await? {
+            Created::Now if count >= self.fire.limits.max_triggers => {
+                let problem = format!(
+                    "the tenant has {count} triggers, which is as many as it may; delete one first"
+                );
+                return Err(invalid("trigger", problem).into());
+            }
             Created::Now => {
                 let secret = self.credentials.issue(&mut db, &trigger, &request.secret).await?;
                 (trigger.id, secret)

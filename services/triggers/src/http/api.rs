@@ -38,11 +38,10 @@ async fn respond(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Answer, Refusal> {
-    let _room = http.room.try_acquire().map_err(|_| Refusal::Busy)?;
-    let held = body::read(headers, body, http.max_bytes, &http.bodies).await?;
-    let body = held.bytes.as_slice();
-    let receiver = http.find(id).await?;
+    let (receiver, owner, _place) = http.enter(id).await?;
     let receiver = believe(receiver.as_deref(), headers)?;
+    let held = body::read(headers, body, http.max_bytes, &http.bodies, &owner).await?;
+    let body = held.bytes.as_slice();
     let id = match headers.contains_key(IDEMPOTENCY_KEY) {
         true => one(headers, IDEMPOTENCY_KEY)
             .ok()

@@ -40,12 +40,11 @@ async fn respond(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Answer, Refusal> {
-    let _room = http.room.try_acquire().map_err(|_| Refusal::Busy)?;
-    let held = body::read(headers, body, http.max_bytes, &http.bodies).await?;
+    let (receiver, owner, _place) = http.enter(id).await?;
+    let held = body::read(headers, body, http.max_bytes, &http.bodies, &owner).await?;
     let body = held.bytes.as_slice();
-    let receiver = http.find(id).await?;
     let (receiver, provider, filter) = believe(receiver.as_deref(), headers, body)?;
-    let payload = body::payload(headers, body)?;
+    let payload = body::payload(provider, headers, body)?;
     if let Some(challenge) = challenge(provider, &payload) {
         return Ok(Answer::Challenge(challenge));
     }

@@ -145,15 +145,22 @@ pub async fn record(
     Ok(rows.into_iter().map(|row| Receipt { id: row.id, drop: row.drop_reason }).collect())
 }
 
-/// Takes firings that nobody delivers: their replica died, or they have rested enough.
-pub async fn take(db: impl PgExecutor<'_>, limit: i64, lease: Duration) -> Result<Vec<Pending>> {
+/// Takes firings that nobody delivers: their replica died, or they have rested enough. Those of
+/// triggers that are `busy` are left to others, and for later.
+pub async fn take(
+    db: impl PgExecutor<'_>,
+    limit: i64,
+    lease: Duration,
+    busy: &[TriggerId],
+) -> Result<Vec<Pending>> {
+    let busy: Vec<String> = busy.iter().map(TriggerId::to_string).collect();
     let rows = sqlx::query!(
         r#"
         update triggers.firing f
         set not_before = clock_timestamp() + make_interval(secs => $2)
         where f.id in (
             select id from triggers.firing
-            where status = 'pending' and not_before <= clock_timestamp()
+            where status = 'pending' and not_before <= clock_timestamp() and trigger_id <> all($3)
             order by not_before limit $1 for update skip locked)
         returning f.id as "id: FiringId", f.tenant_id as "tenant: Tenant",
             f.trigger_id as "trigger_id: TriggerId", f.subject, f.envelope,
@@ -161,6 +168,7 @@ pub async fn take(db: impl PgExecutor<'_>, limit: i64, lease: Duration) -> Resul
         "#,
         limit,
         lease.as_secs_f64(),
+        &busy,
     )
     .fetch_all(db)
     .await?;
@@ -178,6 +186,29 @@ pub async fn take(db: impl PgExecutor<'_>, limit: i64, lease: Duration) -> Resul
         .collect();
     pending.sort_by_key(|pending| pending.id);
     Ok(pending)
+}
+
+/// A firing that is still to become a turn.
+pub async fn pending(db: impl PgExecutor<'_>, id: FiringId) -> Result<Option<Pending>> {
+    let row = sqlx::query!(
+        r#"
+        select tenant_id as "tenant: Tenant", trigger_id as "trigger_id: TriggerId", subject, envelope,
+            route as "route: Json<Route>", attempts
+        from triggers.firing where id = $1 and status = 'pending'
+        "#,
+        id as _,
+    )
+    .fetch_optional(db)
+    .await?;
+    Ok(row.map(|row| Pending {
+        id,
+        tenant: row.tenant,
+        trigger_id: row.trigger_id,
+        subject: row.subject,
+        envelope: row.envelope.unwrap_or_default(),
+        route: row.route.0,
+        attempts: row.attempts,
+    }))
 }
 
 /// What became of an attempt to deliver a firing.

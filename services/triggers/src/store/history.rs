@@ -202,17 +202,23 @@ pub async fn forget(db: &PgPool, before: Timestamp) -> Result<bool> {
     )
     .execute(db)
     .await?;
-    let wakeups = sqlx::query!(
+    let wakeups = sqlx::query_scalar!(
         r#"
-        delete from triggers.trigger where id in (
-            select id from triggers.trigger
-            where source = 'self_schedule' and status in ('expired', 'finished') and updated_at < $1
-            order by updated_at limit $2)
+        with gone as (
+            delete from triggers.trigger where id in (
+                select id from triggers.trigger
+                where source = 'self_schedule' and status in ('expired', 'finished') and updated_at < $1
+                order by updated_at limit $2)
+            returning id
+        ), throttle as (
+            delete from triggers.throttle where trigger_id in (select id from gone)
+        )
+        select count(*) as "count!" from gone
         "#,
         before.to_sqlx() as _,
         AT_ONCE,
     )
-    .execute(db)
+    .fetch_one(db)
     .await?;
-    Ok(firings.rows_affected() + wakeups.rows_affected() >= AT_ONCE.unsigned_abs())
+    Ok(firings.rows_affected() + wakeups.unsigned_abs() >= AT_ONCE.unsigned_abs())
 }

@@ -1,3 +1,5 @@
+mod wakeups;
+
 use std::time::Duration;
 
 use chassis::Tenant;
@@ -8,9 +10,8 @@ use sqlx::PgPool;
 use super::{
     due,
     firings::{self, Delivered, Outcome},
-    history, triggers,
+    history, tenants, triggers,
     triggers::{Created, NewTrigger},
-    wakeups,
 };
 use crate::{
     firing::{Candidate, Drop, Occasion, Receipt, Status},
@@ -162,12 +163,17 @@ async fn what_nobody_delivers_is_taken_after_the_lease(db: PgPool) {
     let id = candidate.id;
     let short = Duration::ZERO;
     firings::record(&db, std::slice::from_ref(&candidate), now(), 10, LEASE).await.unwrap();
-    assert!(firings::take(&db, 10, LEASE).await.unwrap().is_empty(), "it is being delivered");
+    assert!(firings::take(&db, 10, LEASE, &[]).await.unwrap().is_empty(), "it is being delivered");
     sqlx::query("update triggers.firing set not_before = '-infinity'").execute(&db).await.unwrap();
-    let taken = firings::take(&db, 10, short).await.unwrap();
+    let busy = firings::take(&db, 10, short, &[trigger.id]).await.unwrap();
+    assert!(busy.is_empty(), "enough of this trigger waits here");
+    let taken = firings::take(&db, 10, short, &[]).await.unwrap();
     assert_eq!(taken.len(), 1);
     assert_eq!(Some(&taken[0].envelope), candidate.envelope.as_ref(), "other bytes");
-    assert_eq!(firings::take(&db, 10, LEASE).await.unwrap().len(), 1, "the lease was over");
+    assert_eq!(firings::take(&db, 10, LEASE, &[]).await.unwrap().len(), 1, "the lease was over");
+
+    let read = firings::pending(&db, id).await.unwrap().unwrap();
+    assert_eq!((&read.envelope, read.trigger_id), (&taken[0].envelope, trigger.id));
 
     let settle = |outcome| {
         let delivered = [Delivered { id, outcome }];
@@ -175,14 +181,15 @@ async fn what_nobody_delivers_is_taken_after_the_lease(db: PgPool) {
         async move { firings::settle(db, &delivered, now()).await.unwrap() }
     };
     settle(Outcome::Again { rest: short, failed: true }).await;
-    assert_eq!(firings::take(&db, 10, short).await.unwrap()[0].attempts, 1);
+    assert_eq!(firings::take(&db, 10, short, &[]).await.unwrap()[0].attempts, 1);
     let turn_id = "turn_1".to_owned();
     settle(Outcome::Submitted { session_id: SESSION.into(), turn_id }).await;
     // The first word counts.
     settle(Outcome::Dropped { reason: Drop::QueueFull, session_id: None }).await;
     let (recorded, ..) = history::get(&db, &tenant(), id).await.unwrap();
     assert_eq!((recorded.status, recorded.turn_id.as_deref()), (Status::Submitted, Some("turn_1")));
-    assert!(firings::take(&db, 10, LEASE).await.unwrap().is_empty());
+    assert!(firings::take(&db, 10, LEASE, &[]).await.unwrap().is_empty());
+    assert!(firings::pending(&db, id).await.unwrap().is_none(), "it is a turn already");
     let stats = history::stats(&db, &tenant(), Some(trigger.id)).await.unwrap();
     assert_eq!((stats.fired, stats.pending, stats.dropped.len()), (1, 0, 0));
 }
@@ -250,22 +257,16 @@ async fn a_look_reads_what_is_due_and_nothing_else(db: PgPool) {
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
-async fn wakeups_belong_to_their_session(db: PgPool) {
-    let (one, other) = (trigger(Source::SelfSchedule), trigger(Source::SelfSchedule));
-    put(&db, &one, now()).await;
-    put(&db, &other, now()).await;
-    let elsewhere = SESSION.replace('m', "n");
-    let stranger = "beta".parse().unwrap();
-    let cancel = async |tenant: &Tenant, session: &str| {
-        wakeups::cancel(&db, tenant, session, one.id).await.unwrap()
-    };
-    assert!(!cancel(&stranger, SESSION).await);
-    assert!(!cancel(&tenant(), &elsewhere).await);
-    assert!(cancel(&tenant(), SESSION).await);
-    assert!(!cancel(&tenant(), SESSION).await);
-    assert_eq!(wakeups::cancel_all(&db, &stranger, SESSION).await.unwrap(), 0);
-    assert_eq!(wakeups::cancel_all(&db, &tenant(), SESSION).await.unwrap(), 1);
-    assert_eq!(due::next(&db).await.unwrap(), None);
+async fn triggers_of_a_tenant_are_counted_and_wakeups_are_not(db: PgPool) {
+    let mut other = trigger(Source::Schedule);
+    other.tenant = "beta".parse().unwrap();
+    let mut over = trigger(Source::Schedule);
+    over.status = TriggerStatus::Finished;
+    for trigger in [&trigger(Source::Webhook), &trigger(Source::SelfSchedule), &over, &other] {
+        put(&db, trigger, now()).await;
+    }
+    let mut connection = db.acquire().await.unwrap();
+    assert_eq!(tenants::triggers(&mut connection, &tenant()).await.unwrap(), 2);
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
@@ -281,16 +282,4 @@ async fn old_firings_are_forgotten_and_pending_ones_are_not(db: PgPool) {
     assert!(!history::forget(&db, before).await.unwrap());
     let listed = history::list(&db, &tenant(), None, None, 10).await.unwrap();
     assert_eq!(listed.into_iter().map(|firing| firing.id).collect::<Vec<_>>(), kept);
-}
-
-#[test]
-fn an_agents_own_words_are_no_template() {
-    let mut wakeup = trigger(Source::SelfSchedule);
-    wakeup.definition.template = "Look at {{ this }}.".into();
-    let occasion = Occasion::now(now(), "a", Value::Null);
-    let candidate = Candidate::new(&wakeup, FiringId::at(now()), occasion, 60);
-    assert_eq!(candidate.drop, None);
-    let envelope = candidate.envelope.unwrap();
-    let text = String::from_utf8_lossy(&envelope);
-    assert!(text.contains("Look at {{ this }}."), "{text}");
 }

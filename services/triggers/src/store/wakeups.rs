@@ -34,22 +34,27 @@ pub async fn cancel(
     session_id: &str,
     id: TriggerId,
 ) -> Result<bool> {
-    let gone = sqlx::query!(
+    let is_gone = sqlx::query_scalar!(
         r#"
         with due as (
             select trigger_id from triggers.due where trigger_id = $1 for update
+        ), gone as (
+            delete from triggers.trigger t
+            where t.id = $1 and t.tenant_id = $2 and t.session_id = $3 and t.source = 'self_schedule'
+                and (select count(*) from due) >= 0
+            returning t.id
+        ), throttle as (
+            delete from triggers.throttle where trigger_id in (select id from gone)
         )
-        delete from triggers.trigger t
-        where t.id = $1 and t.tenant_id = $2 and t.session_id = $3 and t.source = 'self_schedule'
-            and (select count(*) from due) >= 0
+        select exists (select from gone) as "is_gone!"
         "#,
         id as _,
         tenant as _,
         session_id,
     )
-    .execute(db)
+    .fetch_one(db)
     .await?;
-    Ok(gone.rows_affected() > 0)
+    Ok(is_gone)
 }
 
 /// Takes back all wake-ups of a session, and drops what they fired and nobody has delivered yet.
@@ -66,6 +71,12 @@ pub async fn cancel_all(db: impl PgExecutor<'_>, tenant: &Tenant, session_id: &s
             delete from triggers.trigger t using ours o
             where t.id = o.id and (select count(*) from due) >= 0
             returning t.id, t.status
+        ), throttles as materialized (
+            -- In the order in which firings take them, so that none waits for the other.
+            select h.trigger_id from triggers.throttle h where h.trigger_id in (select id from gone)
+            order by h.trigger_id for update
+        ), unthrottled as (
+            delete from triggers.throttle where trigger_id in (select trigger_id from throttles)
         )
         select count(*) filter (where status in ('active', 'paused')) as "count!" from gone
         "#,
