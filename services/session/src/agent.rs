@@ -3,7 +3,7 @@
 use prost::Message as _;
 use proto::{
     session::v1::{Manifest, manifest},
-    tools::v1::{Permissions, permissions},
+    tools::v1::{Permissions, Rule, permissions, rule},
 };
 use sha2::{Digest as _, Sha256};
 
@@ -174,6 +174,9 @@ pub fn check(manifest: &Manifest) -> Result<(), Invalid> {
     let limits = manifest.limits.unwrap_or_default();
     let permissions = manifest.permissions.clone().unwrap_or_default();
     let lists = [&permissions.tools, &permissions.paths, &permissions.hosts, &permissions.commands];
+    let unknown_rule = |rule: &Rule| {
+        rule::Action::try_from(rule.action).is_err() || rule::Source::try_from(rule.source).is_err()
+    };
     let rules = [
         (manifest.description.chars().count() > 500, "description", "at most 500 characters"),
         (manifest.prompt.len() > 256 * 1024, "prompt", "at most 256 KiB"),
@@ -190,6 +193,12 @@ pub fn check(manifest: &Manifest) -> Result<(), Invalid> {
         (manifest.max_output_tokens < 0, "max_output_tokens", "not negative"),
         (!matches!(manifest.caller.as_str(), "" | "agent"), "caller", "empty or `agent`"),
         (permissions.rules.len() > 1000, "permissions.rules", "at most 1,000 rules"),
+        (permissions.rules.iter().any(unknown_rule), "permissions.rules", "unknown value"),
+        (
+            permissions::Mode::try_from(permissions.mode).is_err(),
+            "permissions.mode",
+            "unknown value",
+        ),
         (lists.iter().any(|list| list.len() > 200), "permissions", "at most 200 entries per list"),
         (!(0..=1000).contains(&limits.steps), "limits.steps", "between 0 and 1,000"),
         (!(0..=86400).contains(&limits.turn_seconds), "limits.turn_seconds", "at most a day"),
@@ -219,4 +228,24 @@ pub fn version_of(manifest: &Manifest) -> i32 {
     let digest = Sha256::digest(manifest.encode_to_vec());
     let number = u32::from_be_bytes([digest[0], digest[1], digest[2], digest[3]]);
     (number >> 2) as i32 | 1 << 30
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_nobody_knows_are_named() {
+        let of = |permissions| Manifest { permissions: Some(permissions), ..Manifest::default() };
+        let rules = |rule| of(Permissions { rules: vec![rule], ..Permissions::default() });
+        for (manifest, field) in [
+            (Manifest { mode: 9, ..Manifest::default() }, "mode"),
+            (of(Permissions { mode: -1, ..Permissions::default() }), "permissions.mode"),
+            (rules(Rule { action: 9, ..Rule::default() }), "permissions.rules"),
+            (rules(Rule { source: 9, ..Rule::default() }), "permissions.rules"),
+        ] {
+            let problem = "unknown value".to_owned();
+            assert_eq!(check(&manifest), Err(Invalid { field, problem }));
+        }
+    }
 }

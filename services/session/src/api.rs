@@ -26,6 +26,7 @@ mod verify;
 
 use std::sync::Arc;
 
+use chassis::Places;
 use proto::{
     event::v1::RareIds,
     session::v1::{
@@ -37,7 +38,6 @@ use proto::{
         turn_service_server::TurnServiceServer,
     },
 };
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
@@ -49,19 +49,31 @@ use crate::{
     store::turns::{Stamp, Trace},
 };
 
+/// What takes a connection for long, or memory of which a caller chooses how much.
+struct Rooms {
+    exports: Places,
+    imports: Places,
+    checks: Places,
+}
+
 /// Every call reads the same way: decode, check, load or store, encode.
 #[derive(Clone)]
 struct Api {
     host: Arc<Host>,
     hub: Hub,
     lifecycle: Lifecycle,
-    exports: Arc<Semaphore>,
+    rooms: Arc<Rooms>,
     stop: CancellationToken,
 }
 
 pub fn routes(host: Arc<Host>, hub: Hub, lifecycle: Lifecycle, stop: CancellationToken) -> Routes {
     let args = host.config.chassis.clone();
-    let api = Api { host, hub, lifecycle, exports: outgoing::places(), stop };
+    let rooms = Arc::new(Rooms {
+        exports: Places::new(4, 2),
+        imports: Places::new(8, 2),
+        checks: Places::new(4, 2),
+    });
+    let api = Api { host, hub, lifecycle, rooms, stop };
     Routes::new(chassis::service!(SessionServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(TurnServiceServer::new(api.clone()), args))
         .add_service(chassis::service!(StreamServiceServer::new(api.clone()), args))

@@ -22,6 +22,9 @@ pub const MAX_LINE: usize = 16 * 1024 * 1024;
 pub const MAX_BYTES: usize = 1024 * 1024 * 1024;
 const MAX_MESSAGES: usize = 1_000_000;
 const MAX_PARTS: usize = 10_000;
+
+/// How many values a line may have: in memory each takes many times as much as in the line.
+const MAX_VALUES: usize = 200_000;
 const MAX_METADATA: usize = 64 * 1024;
 
 /// Imported messages stand before everything that the session says itself, whose places are
@@ -193,6 +196,9 @@ impl Import {
 
     /// Checks the next line. What is wrong with it is said in words.
     pub fn line(&mut self, text: &[u8]) -> Result<Step, String> {
+        if values(text) > MAX_VALUES {
+            return Err(format!("at most {MAX_VALUES} values in a line"));
+        }
         let line: Unread<'_> = serde_json::from_slice(text)
             .map_err(|error| format!("is not a line of an export: {error}"))?;
         let Some((id, first)) = self.session else {
@@ -232,7 +238,8 @@ impl Import {
         if sums.iter().any(|sum| *sum < 0) {
             return Err("a sum is negative".into());
         }
-        no_nul(&json!([line.title, line.metadata]))?;
+        no_nul_in(&line.title)?;
+        no_nul(&line.metadata)?;
         Ok(line)
     }
 
@@ -374,7 +381,8 @@ fn part(line: PartLine, index: i32) -> Result<PartRow, String> {
     if !known || kind.len() > 200 {
         return Err(format!("unknown type {kind:?} of part {index}"));
     }
-    no_nul(&json!([kind, line.data]))?;
+    no_nul_in(kind)?;
+    no_nul(&line.data)?;
     let mut part =
         Part::from_row(kind, line.data).map_err(|error| format!("part {index}: {error}"))?;
     // Nothing of an import runs.
@@ -389,20 +397,53 @@ fn part(line: PartLine, index: i32) -> Result<PartRow, String> {
     Ok(PartRow { index, id: line.part_id, r#type: part.kind(), data: part.data() })
 }
 
-/// Postgres stores no NUL.
-fn no_nul(value: &Value) -> Result<(), String> {
-    fn has_nul(value: &Value) -> bool {
-        match value {
-            Value::String(text) => text.contains('\0'),
-            Value::Array(values) => values.iter().any(has_nul),
-            Value::Object(fields) => {
-                fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value))
-            }
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
+/// How many values a line has, at most, before anybody reads it.
+fn values(text: &[u8]) -> usize {
+    let (mut count, mut quoted, mut escaped) = (1, false, false);
+    for byte in text {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' | b'[' | b'{' if !quoted => count += 1,
+            _ => (),
         }
     }
-    match has_nul(value) {
+    count
+}
+
+fn no_nul_in(text: &str) -> Result<(), String> {
+    match text.contains('\0') {
         true => Err("must not contain NUL".into()),
         false => Ok(()),
+    }
+}
+
+/// Postgres stores no NUL.
+fn no_nul(value: &Value) -> Result<(), String> {
+    match value {
+        Value::String(text) => no_nul_in(text),
+        Value::Array(values) => values.iter().try_for_each(no_nul),
+        Value::Object(fields) => fields.iter().try_for_each(|(name, value)| {
+            no_nul_in(name)?;
+            no_nul(value)
+        }),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_many_values_is_refused_before_it_is_read() {
+        let mut import = Import::new(Timestamp::UNIX_EPOCH);
+        let line = format!("[{}0]", "0,".repeat(MAX_VALUES));
+        let problem = import.line(line.as_bytes()).unwrap_err();
+        assert_eq!(problem, "at most 200000 values in a line");
+
+        // What stands in a text is text.
+        assert_eq!(values(br#"{"a": "\\\",,,[[{{", "b": [1, {}]}"#), 6);
     }
 }

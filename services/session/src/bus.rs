@@ -21,7 +21,7 @@ use proto::{
 use redis::{AsyncCommands as _, Direction, RedisResult, aio::PubSubSink};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
-    time::{sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -33,7 +33,9 @@ use crate::{
     works::Works,
 };
 
-/// Sessions that wait for a worker.
+/// Sessions that wait for a worker, each behind its tenant and a space: whose they are decides
+/// whether there is a place for them. A version that does not know what this says leaves them to a
+/// sweep, as this one does with what it does not know.
 const READY: &str = "windlass:ready";
 
 /// Events that were committed while nobody could be told are found by the poll, so
@@ -47,6 +49,11 @@ const GATHER: Duration = Duration::from_millis(2);
 
 /// How long to wait before connecting again.
 const PAUSE: Duration = Duration::from_millis(500);
+
+/// How often a connection that only listens is asked whether it lives, and how long it may take to
+/// answer anything.
+const PULSE: Duration = Duration::from_secs(2);
+const ANSWER: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub struct Bus {
@@ -130,42 +137,51 @@ impl Bus {
         &self,
         connection: &mut redis::aio::MultiplexedConnection,
         limit: usize,
-    ) -> RedisResult<Vec<SessionId>> {
+    ) -> RedisResult<Vec<(Tenant, SessionId)>> {
         let popped: Option<(String, Vec<String>)> =
             connection.blmpop(1.0, 1, READY, Direction::Left, limit).await?;
-        let ids = popped.map(|(_, ids)| ids).unwrap_or_default();
-        Ok(ids.iter().filter_map(|id| id.parse().ok()).collect())
+        let ready = popped.map(|(_, ready)| ready).unwrap_or_default();
+        let read = |entry: &String| {
+            let (tenant, id) = entry.split_once(' ')?;
+            Some((tenant.parse().ok()?, id.parse().ok()?))
+        };
+        Ok(ready.iter().filter_map(read).collect())
+    }
+
+    /// Puts sessions behind all others that are ready.
+    pub async fn put_back(
+        &self,
+        connection: &mut redis::aio::MultiplexedConnection,
+        ready: &[(Tenant, SessionId)],
+    ) -> RedisResult<()> {
+        let entries: Vec<String> = ready.iter().map(|(tenant, id)| entry(tenant, *id)).collect();
+        connection.rpush(READY, entries).await
     }
 
     /// Tells the owner of a turn that somebody wants something of it.
     pub fn nudge(&self, owner: ReplicaId) {
         let redis = self.redis.clone();
         tokio::spawn(async move {
-            let told: RedisResult<()> = redis.connection().publish(nudges(owner), "").await;
+            let told: RedisResult<()> = redis.connection().publish(owner.channel(), "").await;
             if let Err(error) = told {
                 debug!(%error, replica.id = %owner, "replica {owner} was not told, it will look");
             }
         });
     }
 
-    /// What others want of us, until `stop`; reconnects by itself.
-    pub fn nudges(&self, replica: ReplicaId, stop: CancellationToken) -> mpsc::Receiver<()> {
+    /// What others want of us, until `stop`.
+    pub fn nudges(&self, stop: CancellationToken) -> mpsc::Receiver<()> {
         let (nudged, arriving) = mpsc::channel(1);
-        let redis = self.redis.clone();
-        tokio::spawn(stop.run_until_cancelled_owned(async move {
-            loop {
-                if let Ok(mut pubsub) = redis.client().get_async_pubsub().await
-                    && pubsub.subscribe(nudges(replica)).await.is_ok()
-                {
-                    let mut messages = pubsub.on_message();
-                    while messages.next().await.is_some() {
-                        // One that waits to be taken stands for all.
-                        let _ = nudged.try_send(());
-                    }
-                }
-                sleep(PAUSE).await;
-            }
-        }));
+        let (wants, wanted) = mpsc::unbounded_channel();
+        let (flowing, _) = oneshot::channel();
+        let _ = wants.send(Want::Start(self.replica, flowing));
+        let deliver = move |_, ()| {
+            // Who follows stops when nobody can want anything any more.
+            let _ = &wants;
+            // One that waits to be taken stands for all.
+            let _ = nudged.try_send(());
+        };
+        self.follow(wanted, deliver, stop);
         arriving
     }
 
@@ -240,11 +256,22 @@ impl Topic for Tenant {
     const PREFIX: &str = "windlass:tenant:";
 }
 
+/// Somebody wants something of a turn that this replica owns, and it is in Postgres what.
+impl Topic for ReplicaId {
+    type Message = ();
+    const PREFIX: &str = "windlass:replica:";
+}
+
 /// A change in what this replica has readers for.
 pub enum Want<T> {
     /// Answered when messages flow.
     Start(T, oneshot::Sender<()>),
     Stop(T),
+}
+
+/// How a session stands in the list of those that wait for a worker.
+fn entry(tenant: &Tenant, id: SessionId) -> String {
+    format!("{tenant} {id}")
 }
 
 async fn publish(redis: Redis, replica: ReplicaId, mut queue: mpsc::Receiver<Publication>) {
@@ -268,7 +295,7 @@ async fn publish(redis: Redis, replica: ReplicaId, mut queue: mpsc::Receiver<Pub
                 pipeline.publish(session_id.channel(), told_by(replica, &events)).ignore();
             }
             if ready {
-                pipeline.rpush(READY, session_id.to_string()).ignore();
+                pipeline.rpush(READY, entry(&tenant, session_id)).ignore();
             }
         }
         let told: RedisResult<()> = pipeline.query_async(&mut redis.connection()).await;
@@ -307,17 +334,16 @@ async fn follow_once<T: Topic>(
     deliver: &impl Fn(T, &[u8]),
     connected: &watch::Sender<bool>,
 ) -> RedisResult<()> {
-    let connect = timeout(Duration::from_secs(2), redis.client().get_async_pubsub());
-    let Ok(pubsub) = connect.await else {
-        return Err((redis::ErrorKind::Io, "connecting took too long").into());
-    };
-    let (mut sink, mut stream) = pubsub?.split();
+    let (mut sink, mut stream) = soon(redis.client().get_async_pubsub()).await?.split();
     for topic in followed.iter() {
-        sink.subscribe(topic.channel()).await?;
+        soon(sink.subscribe(topic.channel())).await?;
     }
     connected.send_replace(true);
+    let mut pulse = interval(PULSE);
     loop {
         tokio::select! {
+            // Nothing else tells a connection on which nothing happens from one that is dead.
+            _ = pulse.tick() => soon(sink.ping()).await?,
             want = wanted.recv() => match want {
                 Some(want) => change(&mut sink, followed, want).await?,
                 None => return Ok(()),
@@ -345,15 +371,21 @@ async fn change<T: Topic>(
     match want {
         Want::Start(topic, flowing) => {
             followed.insert(topic.clone());
-            sink.subscribe(topic.channel()).await?;
+            soon(sink.subscribe(topic.channel())).await?;
             let _ = flowing.send(());
         }
         Want::Stop(topic) => {
             followed.remove(&topic);
-            sink.unsubscribe(topic.channel()).await?;
+            soon(sink.unsubscribe(topic.channel())).await?;
         }
     }
     Ok(())
+}
+
+/// Gives up on a Redis that says nothing.
+async fn soon<T>(answer: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    let silent = |_| redis::RedisError::from((redis::ErrorKind::Io, "Redis does not answer"));
+    timeout(ANSWER, answer).await.map_err(silent)?
 }
 
 fn note<T: Topic>(followed: &mut HashSet<T>, want: Want<T>) {
@@ -361,8 +393,4 @@ fn note<T: Topic>(followed: &mut HashSet<T>, want: Want<T>) {
         Want::Start(topic, _) => followed.insert(topic),
         Want::Stop(topic) => followed.remove(&topic),
     };
-}
-
-fn nudges(replica: ReplicaId) -> String {
-    format!("windlass:replica:{replica}")
 }

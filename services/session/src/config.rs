@@ -36,7 +36,7 @@ pub struct Serve {
     #[arg(long, env)]
     pub agents: Option<PathBuf>,
 
-    /// How many turns this process runs at once.
+    /// How many turns this process runs at once; one tenant may have three quarters of them.
     #[arg(long, env, default_value_t = 256)]
     pub max_turns: usize,
 

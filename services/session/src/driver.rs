@@ -12,6 +12,8 @@ mod keep;
 mod replay;
 mod delegate;
 mod title;
+#[cfg(test)]
+mod tests;
 
 use std::{
     mem,
@@ -45,6 +47,7 @@ use crate::{
     ids::WorkspaceId,
     memory,
     message::{Message, MessageStatus, Role},
+    passing,
     store::{
         self,
         turns::{Claim, Context, Interrupt, Trace},
@@ -53,10 +56,16 @@ use crate::{
     surroundings::Surroundings,
     turn::{Hooks, Input, Purpose, Step, Stop, Told, Turn},
 };
+use keep::Keeping;
 use replay::Recorded;
 
-/// How many claims a turn survives that ended with its worker.
+/// How many claims a turn survives that ended with its worker, and how many more when it has begun
+/// and somebody only brings it to its end.
 const MAX_ATTEMPTS: i32 = 3;
+const MAX_ADOPTIONS: i32 = 3;
+
+/// How often a turn is loaded that cannot be read.
+const MAX_LOADS: u32 = 5;
 
 /// A model that answers within this time shares the commit of the question. Nobody sees
 /// the difference, and it is one commit less.
@@ -108,16 +117,37 @@ pub async fn run(
         telemetry::set_parent(&span, parent);
     }
     let drive = async {
-        // A session we own and do not drive would be busy for ever, so only the end of the
-        // process ends these tries; others take over then.
+        let writer = Arc::new(host.flusher.writer(&claim));
+        // To load it may be what ends its workers.
+        if claim.attempts > most_attempts(start) {
+            let workers = claim.attempts - 1;
+            let message = format!("the turn ended its worker {workers} times and is given up");
+            let stop = wish(&claim, &context, &writer).map_or(Stop::Internal { message }, stop);
+            return moves::refuse(&host, &writer, &claim, context.view, stop).await;
+        }
+        // A session we own and do not drive would be busy for ever. While Postgres is away only the
+        // end of the process ends these tries; others take over then.
+        let mut load = 1;
         let driver = loop {
-            match Driver::load(&host, &claim, &context, known.take()).await {
+            let error = match Driver::load(&host, &claim, &context, &writer, known.take()).await {
                 Ok(driver) => break driver,
-                Err(Error::Database(error)) => {
-                    warn!(%error, "cannot load session {id}, trying again")
+                Err(error) => error,
+            };
+            let wish = wish(&claim, &context, &writer);
+            let error = match error {
+                Error::Database(error) if !passing::is_about_reading(&error) => error,
+                Error::Database(error) if load < MAX_LOADS && wish.is_none() => {
+                    load += 1;
+                    error
                 }
-                Err(error) => return moves::refuse(&host, &claim, context.view, &error).await,
-            }
+                error => {
+                    warn!(?error, "cannot load session {id}, giving its turn up");
+                    let message = error.to_string();
+                    let stop = wish.map_or(Stop::Internal { message }, stop);
+                    return moves::refuse(&host, &writer, &claim, context.view, stop).await;
+                }
+            };
+            warn!(%error, "cannot load session {id}, trying again");
             if cut.run_until_cancelled(sleep(AGAIN)).await.is_none() {
                 return Ok(());
             }
@@ -133,7 +163,7 @@ struct Driver {
     host: Arc<Host>,
     claim: Claim,
     caller: Caller,
-    writer: Writer,
+    writer: Arc<Writer>,
     agent: Arc<Agent>,
     /// What the agent may do, and what people allowed it beyond that.
     permissions: Permissions,
@@ -152,13 +182,16 @@ struct Driver {
     history: Vec<Message>,
     turn: Turn,
     view: TurnView,
+    /// Why the turn failed, once it has.
+    reason: String,
     tasks: JoinSet<()>,
     /// How much the last part has grown since it was stored.
     unfolded: usize,
     /// The model was asked just now.
     asked: bool,
-    /// The workspace was kept as it was before this turn.
+    /// The workspace was kept as it was before this turn, or is about to be.
     files_kept: bool,
+    keeping: Option<Keeping>,
     /// The turn that runs again here.
     recorded: Option<Arc<Recorded>>,
     /// Whose child the session is.
@@ -192,6 +225,7 @@ impl Driver {
         host: &Arc<Host>,
         claim: &Claim,
         context: &Context,
+        writer: &Arc<Writer>,
         known: Option<Known>,
     ) -> Result<Driver> {
         let caller = Caller::service(claim.tenant.clone(), context.subject.clone());
@@ -230,7 +264,7 @@ impl Driver {
             false => Turn::restore(agent.limits(), purpose, steps),
         };
         Ok(Driver {
-            writer: host.flusher.writer(claim),
+            writer: writer.clone(),
             host: host.clone(),
             claim: claim.clone(),
             caller,
@@ -247,10 +281,12 @@ impl Driver {
             history,
             turn: turn.with_hooks(hooks),
             view: context.view.clone(),
+            reason: String::new(),
             tasks: JoinSet::new(),
             unfolded: 0,
             asked: false,
             files_kept: false,
+            keeping: None,
             recorded,
             origin: context.child.clone(),
             background: context.background,
@@ -272,20 +308,13 @@ impl Driver {
         let seconds = self.agent.turn_seconds();
         let deadline = Instant::now() + Duration::from_secs(seconds);
 
-        let first = match start {
-            Start::Orphaned => Input::Orphaned,
-            Start::Claimed if context.interrupt.is_some() => stop(context.interrupt),
-            Start::Claimed if context.resumes => {
+        let first = match (start, context.interrupt) {
+            (Start::Orphaned, _) => Input::Orphaned,
+            (Start::Claimed, Some(interrupt)) => Input::Stopped(stop(interrupt)),
+            (Start::Claimed, None) if context.resumes => {
                 Input::Resumed(people::decided(context.actions, context.ended))
             }
-            Start::Claimed if self.claim.attempts > MAX_ATTEMPTS => {
-                Input::Stopped(Stop::Internal {
-                    message: format!(
-                        "the turn ended its worker {MAX_ATTEMPTS} times and is given up"
-                    ),
-                })
-            }
-            Start::Claimed => {
+            (Start::Claimed, None) => {
                 if context.title.is_empty() && self.origin.is_none() {
                     self.name_session();
                 }
@@ -309,7 +338,7 @@ impl Driver {
                     let signal = signals.borrow_and_update().clone();
                     match signal {
                         Signal::Interrupt(interrupt) if interrupt.turn_id == self.claim.turn_id => {
-                            vec![stop(Some(interrupt))]
+                            vec![Input::Stopped(stop(interrupt))]
                         }
                         Signal::GoOn | Signal::Interrupt(_) => continue,
                         Signal::Stopped => return self.stopped().await,
@@ -421,10 +450,23 @@ fn day(submitted_at: Time) -> String {
     submitted_at.to_jiff().strftime("%Y-%m-%d").to_string()
 }
 
-fn stop(interrupt: Option<Interrupt>) -> Input {
-    let (subject, reason) = match interrupt {
-        Some(interrupt) => (interrupt.subject, interrupt.reason),
-        None => Default::default(),
-    };
-    Input::Stopped(Stop::Interrupted { subject, reason })
+fn most_attempts(start: Start) -> i32 {
+    match start {
+        Start::Claimed => MAX_ATTEMPTS,
+        Start::Orphaned => MAX_ATTEMPTS + MAX_ADOPTIONS,
+    }
+}
+
+/// Somebody's wish to have the turn stopped, from before it was claimed or since.
+fn wish(claim: &Claim, context: &Context, writer: &Writer) -> Option<Interrupt> {
+    let signal = writer.signals().borrow().clone();
+    match signal {
+        Signal::Interrupt(interrupt) if interrupt.turn_id == claim.turn_id => Some(interrupt),
+        Signal::GoOn | Signal::Interrupt(_) | Signal::Stopped => context.interrupt.clone(),
+    }
+}
+
+fn stop(interrupt: Interrupt) -> Stop {
+    let Interrupt { subject, reason, .. } = interrupt;
+    Stop::Interrupted { subject, reason }
 }

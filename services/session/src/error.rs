@@ -131,6 +131,9 @@ pub enum Error {
     #[error("a key cannot hold the scope {0}, which its creator does not hold")]
     ScopeNotHeld(String),
 
+    #[error("as many sessions are being imported as may be")]
+    Overloaded,
+
     #[error("this server is stopping, resume on another")]
     Stopping,
 
@@ -290,6 +293,7 @@ impl From<Error> for Status {
             ),
             Error::KeyNotFound(id) => (Reason::KeyNotFound, vec![("key_id", id.clone())]),
             Error::ScopeNotHeld(scope) => (Reason::ScopeMissing, vec![("scope", scope.clone())]),
+            Error::Overloaded => return chassis::overloaded(error.to_string()),
             Error::Stopping => (Reason::Stopping, vec![]),
             Error::Database(cause) => return chassis::database_error(cause),
             Error::Json(_) | Error::Corrupt(_) => return chassis::internal(&error),

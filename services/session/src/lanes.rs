@@ -22,6 +22,9 @@ const FRESH: Duration = Duration::from_secs(1);
 const FREE: Duration = Duration::from_secs(5);
 const ALIVE: Duration = Duration::from_secs(1);
 
+/// Whoever had nothing to do for so long is not needed.
+const UNUSED: Duration = Duration::from_secs(60);
+
 #[derive(Clone)]
 pub struct Lanes {
     pool: Pool<Connector>,
@@ -52,6 +55,11 @@ impl Lanes {
         Ok(Lanes { pool, silence })
     }
 
+    /// Lets go of those that nobody needed lately: they hold what their largest statement took.
+    pub fn tidy(&self) {
+        self.pool.retain(|_, metrics| metrics.last_used() < UNUSED);
+    }
+
     /// Runs one statement.
     pub async fn run<T>(
         &self,
@@ -75,7 +83,12 @@ impl Manager for Connector {
     }
 
     async fn recycle(&self, lane: &mut Lane, metrics: &Metrics) -> RecycleResult<sqlx::Error> {
-        if !mem::take(&mut lane.trusted) || metrics.last_used() > FRESH {
+        let rested = metrics.last_used() > FRESH;
+        if rested {
+            // What its largest statement took would be held for as long as it is needed.
+            lane.connection.shrink_buffers();
+        }
+        if !mem::take(&mut lane.trusted) || rested {
             lane.connection.ping().await?;
         }
         Ok(())

@@ -28,17 +28,18 @@ use crate::{
     store, time,
 };
 
-/// How far a watcher may fall behind before it is cut off.
-const TAIL: usize = 256;
+/// How far a watcher may fall behind before it is cut off: as far as one look can be ahead of them.
+const TAIL: usize = 1024;
 
-/// How much of what was told is remembered, so that nothing is told twice.
-const TOLD: usize = 1024;
+/// How much of what was told is remembered, so that a look tells nothing twice.
+const TOLD: usize = 4096;
 
 /// How often to look while nobody tells.
 const POLL: Duration = Duration::from_secs(1);
 
-/// How far back a look goes beyond the one before: commits and clocks may be late.
-const OVERLAP: Duration = Duration::from_secs(5);
+/// How far back a look goes beyond the one before: commits and clocks may be late, and so may we in
+/// finding out that nobody tells any more (`bus::PULSE` and `bus::ANSWER`).
+const OVERLAP: Duration = Duration::from_secs(10);
 
 /// How long a new watcher waits for news to flow.
 const FLOWING: Duration = Duration::from_millis(500);
@@ -158,13 +159,15 @@ impl Lifecycle {
     }
 
     /// Looks while nobody tells, and once more afterwards for what was said in between.
-    async fn poll(self, db: PgPool, flows: watch::Receiver<bool>) {
+    async fn poll(self, db: PgPool, mut flows: watch::Receiver<bool>) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut told = false;
         loop {
             ticks.tick().await;
-            let was_told = std::mem::replace(&mut told, *flows.borrow());
+            // It may have stopped and begun again since we looked.
+            let same = !flows.has_changed().unwrap_or(false);
+            let was_told = std::mem::replace(&mut told, *flows.borrow_and_update()) && same;
             let now = time::now();
             let watched: Vec<(Tenant, Timestamp)> = {
                 let mut topics = self.topics.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,15 +13,16 @@ static ENDED: LazyLock<Counter<u64>> = LazyLock::new(|| {
         .build()
 });
 
-/// A turn ended, and that is stored.
-pub fn ended(ending: &Ending) {
+/// A turn ended, and that is stored. `reason`: as in `TurnFailed.reason`, which is one of few, or
+/// `timeout`; empty where there is none.
+pub fn ended(ending: &Ending, reason: &str) {
     let status = match ending {
         Ending::Completed => "completed",
         Ending::Cancelled => "cancelled",
         Ending::Failed => "failed",
         Ending::Broken { .. } => "broken",
     };
-    ENDED.add(1, &[KeyValue::new("status", status)]);
+    ENDED.add(1, &[KeyValue::new("status", status), KeyValue::new("reason", reason.to_owned())]);
 }
 
 /// Shows how busy this process is, for as long as it is there.

@@ -1,4 +1,4 @@
-//! Which failures of other services pass, and how long to wait for that.
+//! Which failures of other services and of Postgres pass, and how long to wait for that.
 
 use std::{error::Error as _, iter, time::Duration};
 
@@ -97,4 +97,33 @@ pub fn is_passing(status: &Status) -> bool {
                 || matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled)
         }
     }
+}
+
+/// Whether Postgres objects to what it is to store, so that asking again cannot help. Passing are
+/// 08, a broken connection; 25, a server that only reads, as after a failover; 28, a password that
+/// was changed; 40, a conflict; 53, no resources; 55, a lock; 57, a server that stops; 58, a disk.
+/// A batch that takes too long is like one that is wrong: smaller ones may pass.
+pub fn is_about_data(error: &sqlx::Error) -> bool {
+    const PASSING: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
+    match error {
+        sqlx::Error::Encode(_) => true,
+        sqlx::Error::Database(cause) => {
+            let passing = |code: &str| PASSING.iter().any(|class| code.starts_with(class));
+            took_too_long(error) || cause.code().is_some_and(|code| !passing(&code))
+        }
+        _ => false,
+    }
+}
+
+/// Whether the statement took too long, or somebody cancelled it.
+pub fn took_too_long(error: &sqlx::Error) -> bool {
+    let code = error.as_database_error().and_then(|error| error.code());
+    code.is_some_and(|code| code == "57014")
+}
+
+/// Whether what is stored cannot be read: Postgres objects, takes too long, or says what nobody
+/// understands. Asking again hardly helps.
+pub fn is_about_reading(error: &sqlx::Error) -> bool {
+    matches!(error, sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. })
+        || is_about_data(error)
 }

@@ -36,8 +36,11 @@ pub async fn run(host: Arc<Host>, mut nudges: mpsc::Receiver<()>, done: Cancella
         if let Err(error) = stop(&host).await {
             warn!(%error, "cannot look for turns that somebody wants stopped");
         }
-        if beat && let Err(error) = expire(&host).await {
-            warn!(%error, "cannot look for questions that expired");
+        if beat {
+            host.lanes.tidy();
+            if let Err(error) = expire(&host).await {
+                warn!(%error, "cannot look for questions that expired");
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Removes the logs of deleted sessions, a piece at a time.
+//! Removes what sessions that are gone have said and their logs, a piece at a time.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use tracing::warn;
 
 use crate::{error::Result, store};
 
-/// How many events one transaction removes: small enough to take no time worth noticing.
+/// How many rows one transaction removes: small enough to take no time worth noticing.
 const PIECE: i32 = 5_000;
 
-/// How many pieces are removed at a time. Most logs are one; the rest of a long one waits
+/// How many pieces are removed at a time. Most sessions are one; the rest of a long one waits
 /// for the next time, so that nobody who deletes waits for it.
 const PIECES: usize = 10;
 
@@ -25,7 +25,7 @@ pub async fn run(db: PgPool, stop: CancellationToken) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         if let Err(error) = some(&db).await {
-            warn!(%error, "cannot remove the logs of deleted sessions, trying again");
+            warn!(%error, "cannot remove what is left of deleted sessions, trying again");
         }
     }
 }

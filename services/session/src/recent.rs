@@ -3,9 +3,14 @@
 //! A copy of what Postgres has, good for exactly one state of the log: whoever wants it says
 //! where the log ended before his own event. Debug builds load all the same and compare.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use moka::sync::Cache;
+use serde_json::json;
 
 use crate::{
     ids::SessionId,
@@ -19,12 +24,19 @@ const KEPT: Duration = Duration::from_secs(60);
 const MOST: u64 = 32 * 1024 * 1024;
 const LARGE: usize = 256 * 1024;
 
+/// How many times as much as its text JSON takes that was read.
+const TREE: usize = 3;
+
+/// What a host takes that a call has reached.
+const REACHED: usize = 128;
+
 pub struct Recent(Cache<SessionId, Arc<Conversation>>);
 
 struct Conversation {
     /// The last event of the log when it was like this.
     through: i64,
-    messages: Vec<Message>,
+    /// Whoever takes it takes it from here: the cache lets go of what was removed only later.
+    messages: Mutex<Vec<Message>>,
     bytes: usize,
 }
 
@@ -40,6 +52,7 @@ impl Recent {
     pub fn keep(&self, id: SessionId, through: i64, messages: Vec<Message>) {
         let bytes = messages.iter().map(size).sum();
         if bytes <= LARGE {
+            let messages = Mutex::new(messages);
             self.0.insert(id, Arc::new(Conversation { through, messages, bytes }));
         }
     }
@@ -47,10 +60,9 @@ impl Recent {
     /// The conversation, if nothing has happened to it since.
     pub fn take(&self, id: SessionId, through: i64) -> Option<Vec<Message>> {
         let kept = self.0.remove(&id)?;
-        (kept.through == through).then(|| match Arc::try_unwrap(kept) {
-            Ok(kept) => kept.messages,
-            Err(kept) => kept.messages.clone(),
-        })
+        let mut messages = kept.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let messages = mem::take(&mut *messages);
+        (kept.through == through).then_some(messages)
     }
 }
 
@@ -59,14 +71,21 @@ fn size(message: &Message) -> usize {
     let part = |part: &Part| match part {
         Part::Text(text) | Part::Reasoning(text) => text.text.len() + text.signature.len(),
         Part::Tool(tool_use) => {
-            let texts = [&tool_use.output_json, &tool_use.error_text];
+            let transcript = tool_use.metadata.as_ref().map(|known| &known.transcript_json);
+            let hooks = tool_use.metadata.as_ref().map(|known| &known.hook_context);
+            let reached = tool_use.metadata.as_ref().map_or(0, |known| known.reached.len());
+            let (output, error) = (tool_use.output_json.as_ref(), tool_use.error_text.as_ref());
+            let texts = [output, error, transcript, hooks];
             let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
-            tool_use.input_json.len() + texts
+            tool_use.input_json.len() + texts + REACHED * reached
         }
         Part::File(file) => file.data.len(),
-        Part::Data { data, .. } => data.to_string().len(),
+        Part::Data { data, .. } => TREE * data.to_string().len(),
     };
-    512 + message.parts.iter().map(|each| 256 + part(each)).sum::<usize>()
+    let trigger = message.metadata.trigger.as_ref().map(|trigger| json!(trigger));
+    let about = [message.metadata.client.as_ref(), trigger.as_ref()].into_iter().flatten();
+    let about = about.map(|value| TREE * value.to_string().len()).sum::<usize>();
+    512 + about + message.parts.iter().map(|each| 256 + part(each)).sum::<usize>()
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub async fn serve(
     replicas::register(&db, replica, &listener.local_addr()?.to_string()).await?;
     let lane = heart::lane(&db, &config)?;
     tokio::spawn(heart::beat(host.clone(), lane, stop.clone(), done.clone()));
-    let nudges = host.bus.nudges(replica, done.clone());
+    let nudges = host.bus.nudges(done.clone());
     tokio::spawn(patrol::run(host.clone(), nudges, done.clone()));
     tokio::spawn(done.clone().run_until_cancelled_owned(courier::run(host.clone())));
     tokio::spawn(purge::run(db.clone(), stop.clone()));
@@ -59,7 +59,11 @@ pub async fn serve(
     let served = server.serve(listener, routes, stop.clone()).await;
     stop.cancel();
     working.await?;
-    replicas::leave(&db, replica).await?;
+    let left = replicas::leave(&db, replica).await;
+    // Whoever works in the background is not to find its connections gone.
+    done.cancel();
+    chassis::database::close(&db).await;
+    left?;
     served
 }
 

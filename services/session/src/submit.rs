@@ -68,7 +68,7 @@ async fn take_in(
     new: NewTurn,
     stamp: Stamp,
 ) -> Result<(Submitted, News, Option<Ready>)> {
-    let place = host.places.take();
+    let place = host.places.take(&new.tenant);
     let claimant = place.as_ref().map(|_| host.replica);
     let store = async |db: &mut _| store::turns::submit(db, &new, claimant, &stamp).await;
     let mut turn = host.lanes.run(store).await?;

@@ -284,7 +284,8 @@ pub fn pending(add: impl FnOnce(&mut Pending, Timestamp)) -> Pending {
 pub async fn texts(db: &PgPool, id: SessionId) -> Vec<String> {
     let mut db = db.begin_with("begin isolation level repeatable read, read only").await.unwrap();
     let window = crate::store::messages::Window::Before(i64::MAX, 100);
-    let stored = crate::store::messages::load(&mut db, id, window, false).await.unwrap();
+    let page = crate::store::messages::page(&mut db, id, window, false, i64::MAX);
+    let (stored, _) = page.await.unwrap();
     let text = |part: &Value| part["text"].as_str().unwrap_or_default().to_owned();
     stored
         .iter()

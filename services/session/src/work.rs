@@ -107,9 +107,10 @@ async fn place(host: &Arc<Host>, order: Order, work: Work) -> Result<()> {
         reject: false,
         queue_limit: host.config.max_queue,
     };
-    host.bus.works().know(order.session_id, work);
-    submit(host, new, Stamp::of(host.replica)).await?;
-    Ok(())
+    let works = host.bus.works();
+    works.know(order.session_id, work);
+    let submitted = submit(host, new, Stamp::of(host.replica)).await;
+    submitted.map(drop).inspect_err(|_| works.forget(order.session_id))
 }
 
 /// Has a turn stopped, wherever it is. Repeating it, or being late, is no error.

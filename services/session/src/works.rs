@@ -16,6 +16,9 @@ use tokio::{sync::Notify, time::timeout};
 
 use crate::ids::{JobId, RunId, SessionId};
 
+/// How many turns are known at most. Of those that ended elsewhere nobody here may hear.
+const MOST: usize = 10_000;
+
 #[derive(Clone, Default)]
 pub struct Works(Arc<Inner>);
 
@@ -61,6 +64,9 @@ impl Works {
     /// The session's next turn is for this.
     pub fn know(&self, session_id: SessionId, work: Work) {
         let mut known = lock(&self.0.known);
+        if known.len() >= MOST {
+            known.clear();
+        }
         known.insert(session_id, work);
         self.0.any.store(true, Ordering::Release);
     }

@@ -107,7 +107,7 @@ impl Api {
         let Some((home, turn)) = subject.home() else {
             return Err(Error::Corrupt("a pack is about nothing"));
         };
-        let host = self.host.clone();
+        let (host, tenant) = (self.host.clone(), caller.tenant.clone());
         let write = async move |out| {
             for selection in &subject.selections {
                 seal(&host, selection.session_id).await?;
@@ -120,7 +120,7 @@ impl Api {
             };
             pack.finish(&host, &caller, signals, home, turn).await
         };
-        Ok(self.send(home, write).boxed())
+        Ok(self.send(tenant, home, write).boxed())
     }
 
     /// Finds what somebody wants evidence of.

@@ -34,8 +34,9 @@ impl Api {
     ) -> Result<BoxStream<'static, Result<pb::ExportSessionResponse, Status>>> {
         sessions::get(&self.host.db, &tenant, id).await?;
         let db = self.host.db.clone();
-        let write = async move |out| write(&db, &tenant, id, &request, &mut Out(out)).await;
-        let pieces = self.send(id, write);
+        let whose = tenant.clone();
+        let write = async move |out| write(&db, &whose, id, &request, &mut Out(out)).await;
+        let pieces = self.send(tenant, id, write);
         Ok(pieces.map_ok(|data| pb::ExportSessionResponse { data }).boxed())
     }
 }
@@ -66,8 +67,16 @@ async fn write(
             break;
         }
     }
-    let (queued, _) = messages::page(&mut db, id, Window::Queued, hidden, i64::MAX).await?;
-    out.messages(&mut db, id, queued).await?;
+    let mut after = i64::MIN;
+    loop {
+        let window = Window::Queued(after, PAGE);
+        let (page, more) = messages::page(&mut db, id, window, hidden, PAGE_BYTES).await?;
+        after = page.last().and_then(|message| message.queue_rank).unwrap_or(after);
+        out.messages(&mut db, id, page).await?;
+        if !more {
+            break;
+        }
+    }
     if request.events {
         out.log(&mut db, id, last).await?;
     }

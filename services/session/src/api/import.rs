@@ -38,6 +38,8 @@ impl Api {
         caller: &Caller,
         requests: impl Stream<Item = Result<pb::ImportSessionRequest, Status>> + Send,
     ) -> Result<SessionId, Status> {
+        let place = self.rooms.imports.try_take(&caller.tenant);
+        let _place = place.ok_or(Error::Overloaded)?;
         let (id, workspace_id) = (SessionId::new(), WorkspaceId::new());
         let mut incoming = Incoming {
             api: self,

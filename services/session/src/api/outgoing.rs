@@ -1,14 +1,12 @@
 //! Files that go out in pieces, while what they are made of is read.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
+use chassis::Tenant;
 use futures::{Stream, TryStreamExt as _};
 use sqlx::PgConnection;
 use tokio::{
-    sync::{Semaphore, mpsc, oneshot},
+    sync::{mpsc, oneshot},
     time::timeout,
 };
 use tonic::Status;
@@ -27,18 +25,14 @@ const CHUNK: usize = 1024 * 1024;
 /// forget about it.
 const AWAKE: Duration = Duration::from_millis(300);
 
-/// How many files of this process are written at once; each holds a connection.
-const AT_ONCE: usize = 4;
-
-/// The places that they share.
-pub fn places() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(AT_ONCE))
-}
+/// How long a reader may take for all of it.
+const LONGEST: Duration = Duration::from_secs(600);
 
 impl Api {
     /// Has something written, and gives it to the reader piece by piece, as fast as that reads.
     pub(super) fn send<Writing>(
         &self,
+        tenant: Tenant,
         id: SessionId,
         write: impl FnOnce(Outgoing) -> Writing + Send + 'static,
     ) -> impl Stream<Item = Result<Vec<u8>, Status>> + Send + 'static
@@ -48,14 +42,22 @@ impl Api {
         let patience = self.host.config.reader_patience;
         let (chunks, receiver) = mpsc::channel(1);
         let (end, last_words) = oneshot::channel();
-        let (places, stop) = (self.exports.clone(), self.stop.clone());
+        let (rooms, stop) = (self.rooms.clone(), self.stop.clone());
         tokio::spawn(async move {
-            let Ok(_place) = places.acquire_owned().await else { return };
-            let out = Outgoing { chunks, buffer: Vec::new(), patience, id, awake: Instant::now() };
-            match stop.run_until_cancelled(write(out)).await {
-                Some(Ok(())) => {}
-                Some(Err(error)) => drop(end.send(error)),
-                None => drop(end.send(Error::Stopping)),
+            let written = async {
+                let _place = tokio::select! {
+                    place = rooms.exports.take(&tenant) => place.map_err(|_| Error::Stopping)?,
+                    // Nobody reads any more.
+                    () = chunks.closed() => return Ok(()),
+                };
+                let awake = Instant::now();
+                let out = Outgoing { chunks, buffer: Vec::new(), patience, id, awake };
+                let written = timeout(LONGEST, write(out)).await;
+                written.unwrap_or(Err(Error::ReaderTooSlow { id, last: 0 }))
+            };
+            let written = stop.run_until_cancelled(written).await;
+            if let Err(error) = written.unwrap_or(Err(Error::Stopping)) {
+                drop(end.send(error));
             }
         });
         stream(receiver, last_words).map_err(Status::from)

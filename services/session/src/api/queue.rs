@@ -10,12 +10,10 @@ use super::{Api, check, convert, snapshot, stamp};
 use crate::{
     error::{Result, parse},
     ids::{SessionId, TurnId},
-    store::{self, messages::Window},
-    submit,
+    store, submit,
 };
 
-/// As many as a queue can be configured to hold.
-const MOST: usize = 1000;
+const MOST: usize = snapshot::MOST_QUEUED as usize;
 
 pub async fn list(
     api: &Api,
@@ -26,7 +24,7 @@ pub async fn list(
     let mut db = snapshot::one_state(&api.host.db).await?;
     let session = store::sessions::get(&mut *db, &caller.tenant, id).await?;
     let turns = store::queue::list(&mut *db, id).await?;
-    let messages = store::messages::load(&mut db, id, Window::Queued, false).await?;
+    let messages = snapshot::queued(&mut db, id).await?;
     let paused_by = match session.status.as_str() {
         _ if turns.is_empty() => "",
         "error" => "error",

@@ -20,6 +20,9 @@ use crate::{
 pub const MESSAGE_BYTES: i64 = 2 * 1024 * 1024;
 const QUEUE_BYTES: i64 = 512 * 1024;
 
+/// As many as a queue can be configured to hold.
+pub const MOST_QUEUED: i64 = 1000;
+
 /// What the read model says of a turn that nobody drives.
 const STALE: &str = "the replica that ran the turn is gone, another one takes over";
 
@@ -101,7 +104,8 @@ pub async fn messages(
 
 /// What waits in the queue, as much of it as fits.
 pub async fn queued(db: &mut PgConnection, id: SessionId) -> Result<Vec<Stored>> {
-    let (stored, _) = store::messages::page(db, id, Window::Queued, false, QUEUE_BYTES).await?;
+    let window = Window::Queued(i64::MIN, MOST_QUEUED);
+    let (stored, _) = store::messages::page(db, id, window, false, QUEUE_BYTES).await?;
     Ok(stored)
 }
 

@@ -2,10 +2,11 @@
 
 use chassis::Tenant;
 use proto::session::v1 as pb;
+use tokio::task::yield_now;
 
 use super::{Api, snapshot};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     ids::SessionId,
     keeper::SEALED,
     seal::{Break, Digest, Seal, digest},
@@ -22,6 +23,8 @@ impl Api {
         tenant: &Tenant,
         id: SessionId,
     ) -> Result<pb::VerifyLogResponse> {
+        let place = self.rooms.checks.take(tenant).await;
+        let _place = place.map_err(|_| Error::Stopping)?;
         let mut db = snapshot::one_state(&self.host.db).await?;
         let last = sessions::get(&mut *db, tenant, id).await?.last_sequence;
         let first = seals::first_sequence(&mut *db, id).await?;
@@ -33,6 +36,8 @@ impl Api {
                 break;
             }
             for seal in page {
+                // Digests take the processor, and others want it too.
+                yield_now().await;
                 let (after, through) = (seal.first_sequence - 1, seal.through_sequence);
                 let rows = events::rows(&mut *db, id, after, through, SEALED, i64::MAX).await?;
                 let found = rows

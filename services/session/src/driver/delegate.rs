@@ -65,15 +65,12 @@ impl Driver {
             self.flush().await?;
             self.children = None;
         }
-        let input = match self.keep_files(id).await {
-            Err(outcome) => Input::ToolEnded { id, outcome },
-            Ok(()) => match self.child(id).await {
-                Ok(spawn) => Input::Spawned { id, spawn: Box::new(spawn) },
-                Err(Refusal { kind, text }) => {
-                    let (kind, metadata) = (kind.to_owned(), ToolMetadata::default());
-                    Input::ToolEnded { id, outcome: Outcome::Error { text, kind, metadata } }
-                }
-            },
+        let input = match self.child(id).await {
+            Ok(spawn) => Input::Spawned { id, spawn: Box::new(spawn) },
+            Err(Refusal { kind, text }) => {
+                let (kind, metadata) = (kind.to_owned(), ToolMetadata::default());
+                Input::ToolEnded { id, outcome: Outcome::Error { text, kind, metadata } }
+            }
         };
         self.hear(input, inputs);
         Ok(())

@@ -1,92 +1,126 @@
 //! Keeps the files of a workspace before a turn changes them, where the agent asks for it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use chassis::Caller;
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, Shared},
+};
 use proto::{
     event::v1::{Event, Payload, SnapshotUpdated, ToolMetadata},
     tools::v1::SnapshotWorkspaceRequest,
 };
-
-use tokio::select;
 use tonic::Status;
+use tracing::Instrument as _;
 
-use super::{Driver, own};
+use super::{Driver, Inputs, own};
 use crate::{
+    host::Host,
     ids::ToolCallId,
     message::without_nul,
     passing::Asked,
-    time,
-    turn::{Outcome, TASK},
+    turn::{Effect, Input, Outcome, TASK},
 };
 
 /// How long a large workspace may take to be copied.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The snapshot that a turn asked for, for all calls that wait for it: whoever asks for one that is
+/// being made has it made twice.
+pub type Keeping = Shared<BoxFuture<'static, Result<String, Status>>>;
+
 impl Driver {
-    /// Takes the turn's snapshot if this call is the first that may change something. A turn has
-    /// one, by whoever drives it: its id is the request's. What is put on record here is
-    /// committed before the call runs.
-    pub(super) async fn keep_files(&mut self, id: ToolCallId) -> Result<(), Outcome> {
+    /// Puts off what begins a call until the turn's snapshot is there, if this call is the first that
+    /// may change something; ends in `Kept`, or in `ToolEnded` with why it cannot be. A turn has one
+    /// snapshot, by whoever drives it and however often it is asked for: its id is the request's.
+    pub(super) async fn keeps_files_first(
+        &mut self,
+        id: ToolCallId,
+        put_off: Effect,
+        inputs: &Inputs,
+    ) -> bool {
         if !self.agent.manifest.snapshots || self.files_kept {
-            return Ok(());
+            return false;
         }
         let Some(tool_use) = self.turn.call(id).filter(|tool_use| !tool_use.read_only) else {
-            return Ok(());
+            return false;
         };
         // What runs here changes no files, but a child may.
-        if tool_use.tool != TASK && own::hosts(&self.host, &self.caller, &tool_use.tool).await {
-            return Ok(());
+        let tool = &tool_use.tool;
+        let here = match self.tools.get() {
+            Some(tools) => own::is_here(tools, tool),
+            None => own::hosts(&self.host, &self.caller, tool).await,
+        };
+        if here && tool != TASK {
+            return false;
         }
-        let snapshot_id = match self.snapshot().await {
-            Ok(snapshot_id) => snapshot_id,
-            Err(status) => {
-                let text = format!(
-                    "not run, because the files could not be kept before: {}",
-                    status.message()
-                );
-                return Err(Outcome::Error {
-                    text: without_nul(text),
-                    kind: "unavailable".into(),
-                    metadata: ToolMetadata::default(),
-                });
-            }
+        let (kept, inputs) = (self.keeping(), inputs.clone());
+        let keeping = async move {
+            let input = match kept.await {
+                Ok(snapshot_id) => {
+                    let fact = Some(Box::new(fact(snapshot_id)));
+                    Input::Kept { id, fact, put_off: Box::new(put_off) }
+                }
+                Err(status) => Input::ToolEnded { id, outcome: refusal(&status) },
+            };
+            let _ = inputs.send(vec![input]).await;
         };
-        self.files_kept = true;
-        let now = time::now();
-        let updated = SnapshotUpdated { snapshot_id: snapshot_id.clone(), ..Default::default() };
-        let kept = Event {
-            timestamp: Some(time::to_proto(now)),
-            trace_id: self.trace.trace_id.clone().unwrap_or_default(),
-            span_id: self.trace.span_id.clone().unwrap_or_default(),
-            refs: [("snapshotId".to_owned(), snapshot_id)].into(),
-            ..Event::fact(Payload::SnapshotUpdated(updated))
-        };
-        self.writer.add(|pending| {
-            pending.append(kept, now);
-        });
-        Ok(())
+        self.tasks.spawn(keeping.in_current_span());
+        true
     }
 
-    /// Asks for it until somebody is there, or somebody wants the turn stopped: nothing else is heard
-    /// meanwhile.
-    async fn snapshot(&self) -> Result<String, Status> {
-        let mut signals = self.writer.signals();
-        let mut asked = Asked::new(&self.host);
-        loop {
-            let (mut client, peer) = self.host.workspaces();
+    /// The snapshot under way, or another one if that failed.
+    fn keeping(&mut self) -> Keeping {
+        let known = self.keeping.take().filter(|known| !matches!(known.peek(), Some(Err(_))));
+        let keeping = known.unwrap_or_else(|| {
             let request = SnapshotWorkspaceRequest {
                 workspace_id: self.workspace_id.to_string(),
                 request_id: self.claim.turn_id.to_string(),
             };
-            let request = peer.request_within(PATIENCE, &self.caller, request);
-            let answer = client.snapshot_workspace(request).await;
-            let goes_on = select! {
-                goes_on = asked.is_worth_another(&answer) => goes_on,
-                Ok(()) = signals.changed() => false,
-            };
-            if !goes_on {
-                return Ok(answer?.into_inner().snapshot_id);
-            }
+            snapshot(self.host.clone(), self.caller.clone(), request).boxed().shared()
+        });
+        self.keeping.insert(keeping).clone()
+    }
+
+    /// Remembers that the files are kept. Several calls may have waited for the same snapshot, which is
+    /// put on record once.
+    pub(super) fn note_kept(&mut self, input: &mut Input) {
+        if let Input::Kept { fact, .. } = input {
+            fact.take_if(|_| self.files_kept);
+            self.files_kept = true;
         }
     }
+}
+
+/// Asks for it until somebody is there.
+async fn snapshot(
+    host: Arc<Host>,
+    caller: Caller,
+    request: SnapshotWorkspaceRequest,
+) -> Result<String, Status> {
+    let mut asked = Asked::new(&host);
+    loop {
+        let (mut client, peer) = host.workspaces();
+        let request = peer.request_within(PATIENCE, &caller, request.clone());
+        let answer = client.snapshot_workspace(request).await;
+        if !asked.is_worth_another(&answer).await {
+            return Ok(answer?.into_inner().snapshot_id);
+        }
+    }
+}
+
+fn fact(snapshot_id: String) -> Event {
+    let updated = SnapshotUpdated { snapshot_id: snapshot_id.clone(), ..Default::default() };
+    Event {
+        refs: [("snapshotId".to_owned(), snapshot_id)].into(),
+        ..Event::fact(Payload::SnapshotUpdated(updated))
+    }
+}
+
+fn refusal(status: &Status) -> Outcome {
+    let why = status.message();
+    let text = format!("not run, because the files could not be kept before: {why}");
+    let (text, kind) = (without_nul(text), "unavailable".into());
+    Outcome::Error { text, kind, metadata: ToolMetadata::default() }
 }

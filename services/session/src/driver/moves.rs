@@ -10,15 +10,14 @@ use tracing::{Instrument as _, warn};
 
 use super::{Driver, Inputs, calls, people};
 use crate::{
-    error::Error,
     flusher::{Stopped, Writer},
     host::Host,
     ids::ToolCallId,
     message::{MessageStatus, Metadata},
     metrics,
-    store::turns::Claim,
+    store::{self, turns::Claim},
     time,
-    turn::{Decision, Effect, Ending, Input, Step},
+    turn::{Decision, Effect, Ending, Input, Step, Stop, Stopping},
     view,
 };
 
@@ -44,9 +43,11 @@ impl Driver {
 
     /// Adds what a move writes, all at once, so that no commit comes between a delta and the
     /// part that holds it. Returns what is left to do, and how much waits to be committed.
-    fn write(&mut self, input: Input) -> (Vec<Effect>, usize) {
+    fn write(&mut self, mut input: Input) -> (Vec<Effect>, usize) {
+        self.note_kept(&mut input);
         let (turn_id, now) = (self.claim.turn_id, time::now());
         self.coming -= i64::from(matches!(input, Input::Spawned { .. }));
+        let timed_out = matches!(input, Input::Stopped(Stop::Timeout { .. }));
         let effects = self.turn.step(input);
         let step = self.turn.steps().last();
         let mut actions = Vec::new();
@@ -59,6 +60,11 @@ impl Driver {
                         event.trace_id = self.trace.trace_id.clone().unwrap_or_default();
                         event.span_id = self.trace.span_id.clone().unwrap_or_default();
                         changed |= view::apply(&mut self.view, &event);
+                        if let Some(Payload::TurnFailed(failed)) = &event.payload {
+                            // Unlike all other limits this one may be our fault.
+                            let reason = if timed_out { "timeout" } else { &failed.reason };
+                            reason.clone_into(&mut self.reason);
+                        }
                         self.unfolded += pending.append(*event, now);
                     }
                     Effect::SaveMessage => {
@@ -142,24 +148,24 @@ impl Driver {
             }
             Effect::RunHooks { event, .. } if self.hook_again(event, inputs) => {}
             Effect::Spawn(id) => {
-                if !self.execute_again(id, inputs).await {
+                let put_off = Effect::Spawn(id);
+                if !self.execute_again(id, inputs).await
+                    && !self.keeps_files_first(id, put_off, inputs).await
+                {
                     self.spawn(id, inputs).await?;
                 }
             }
             Effect::RunHooks { event, stops } => self.run_hooks(event, stops, inputs).await?,
             Effect::Execute { id, approved } => {
-                if self.execute_again(id, inputs).await {
+                let put_off = Effect::Execute { id, approved };
+                if self.execute_again(id, inputs).await
+                    || self.keeps_files_first(id, put_off, inputs).await
+                {
                     return Ok(());
                 }
-                let kept = self.keep_files(id).await;
                 // Whoever takes over must know that it ran before it can have run.
                 self.flush().await?;
-                if let Err(outcome) = kept {
-                    let inputs = inputs.clone();
-                    self.tasks.spawn(async move {
-                        let _ = inputs.send(vec![Input::ToolEnded { id, outcome }]).await;
-                    });
-                } else if let Some(call) = self.call(id) {
+                if let Some(call) = self.call(id) {
                     let (host, caller) = (self.host.clone(), self.caller.clone());
                     let execute = calls::execute(host, caller, id, call, approved, inputs.clone());
                     self.tasks.spawn(execute.in_current_span());
@@ -168,7 +174,7 @@ impl Driver {
             Effect::StopAll => self.tasks.abort_all(),
             Effect::Finish(ending) => {
                 self.flush().await?;
-                metrics::ended(&ending);
+                metrics::ended(&ending, &self.reason);
             }
             Effect::Park => self.flush().await?,
             Effect::Append(_)
@@ -226,7 +232,7 @@ impl Driver {
             metadata: Metadata::default(),
             parts: vec![],
         });
-        end(&self.writer, &self.claim, &mut self.view, last, message).await?;
+        end(&self.writer, &self.claim, &mut self.view, last, Stop::Internal { message }).await?;
         Err(Stopped::Refused(problem))
     }
 }
@@ -234,12 +240,18 @@ impl Driver {
 /// Ends a turn that cannot even be loaded, so that its session does not stay busy for ever.
 pub async fn refuse(
     host: &Host,
+    writer: &Writer,
     claim: &Claim,
     mut view: TurnView,
-    error: &Error,
+    stop: Stop,
 ) -> Result<(), Stopped> {
-    let writer = host.flusher.writer(claim);
-    end(&writer, claim, &mut view, None, error.to_string()).await
+    // Whoever reads what still streams adds what the log has of it, for ever.
+    let closing = store::messages::close(&host.db, host.replica, claim.session_id, claim.epoch);
+    if let Err(error) = closing.await {
+        let id = claim.session_id;
+        warn!(%error, session.id = %id, "what session {id} was saying still looks as if it went on");
+    }
+    end(writer, claim, &mut view, None, stop).await
 }
 
 async fn end(
@@ -247,25 +259,32 @@ async fn end(
     claim: &Claim,
     view: &mut TurnView,
     last: Option<Step>,
-    message: String,
+    stop: Stop,
 ) -> Result<(), Stopped> {
     let now = time::now();
+    let (status, reason, message, hard) = stop.words();
+    let (subject, children) = match stop {
+        Stop::Interrupted { subject, .. } => (subject, Stopping::All),
+        _ => (String::new(), Stopping::OfTurn),
+    };
     let failed = Event::fact(Payload::TurnFailed(TurnFailed {
-        status: "failed".into(),
-        reason: "internal".into(),
+        status: status.into(),
+        reason: reason.into(),
         message: message.clone(),
+        subject,
         ..TurnFailed::default()
     }));
     let failed = Event { timestamp: Some(time::to_proto(now)), ..failed };
     view::apply(view, &failed);
-    let ending = Ending::Broken { message };
+    let ending = Ending::bad(status, message, hard);
     writer.add(|pending| {
         pending.append(failed, now);
+        pending.stop_children(children);
         last.iter().for_each(|step| pending.save_message(claim.turn_id, step, now));
         pending.save_turn(claim.turn_id, view);
         pending.end(ending.clone());
     });
     writer.flush().await?;
-    metrics::ended(&ending);
+    metrics::ended(&ending, reason);
     Ok(())
 }

@@ -9,7 +9,10 @@ mod wakeups;
 mod work;
 
 use chassis::Caller;
-use proto::{event::v1::ToolMetadata, tools::v1::Call};
+use proto::{
+    event::v1::ToolMetadata,
+    tools::v1::{Call, Tool},
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -34,10 +37,13 @@ type Answer = Result<Value, Refusal>;
 
 /// Whether a tool runs here.
 pub async fn hosts(host: &Host, caller: &Caller, tool: &str) -> bool {
-    let here = |catalogue: std::sync::Arc<Catalogue>| {
-        catalogue.tools.iter().any(|known| known.name == tool && known.host == HERE)
-    };
+    let here = |catalogue: std::sync::Arc<Catalogue>| is_here(&catalogue.tools, tool);
     host.catalogue(caller).await.is_ok_and(here)
+}
+
+/// The same, of tools that are at hand.
+pub fn is_here(tools: &[Tool], tool: &str) -> bool {
+    tools.iter().any(|known| known.name == tool && known.host == HERE)
 }
 
 /// Runs a call that was allowed.

@@ -12,6 +12,7 @@ use super::{
 use crate::{
     bus::Bus,
     ids::ReplicaId,
+    passing::{is_about_data, took_too_long},
     store::{
         events,
         flush::{self, Answer, Batch},
@@ -22,6 +23,10 @@ use crate::{
 /// How long to wait for Postgres to come back, or for a row that somebody holds.
 const AWAY: Duration = Duration::from_millis(200);
 const LOCKED: Duration = Duration::from_millis(2);
+
+/// How often one session's flush may take too long or be cancelled before that is its data's fault:
+/// a server in trouble does this to any of them, and what was said would be lost.
+const LATE: u32 = 3;
 
 /// Commits what a shard's sessions have to say.
 pub struct Committer {
@@ -82,6 +87,15 @@ impl Committer {
                 Err(error) if is_about_data(&error) && flights.len() > 1 => {
                     let half = flights.split_off(flights.len() / 2);
                     batches.extend([flights, half]);
+                }
+                // Others of the batch do not wait for it.
+                Err(error)
+                    if took_too_long(&error) && flights.iter().all(|flight| flight.late < LATE) =>
+                {
+                    warn!(%error, sessions = flights.len(), "a commit took too long, trying again");
+                    flights.iter_mut().for_each(|flight| flight.late += 1);
+                    sleep(AWAY).await;
+                    batches.insert(0, flights);
                 }
                 Err(error) if is_about_data(&error) => {
                     for Flight { owner, .. } in flights {
@@ -188,20 +202,4 @@ fn batch(replica: ReplicaId, flights: &[Flight]) -> Result<Batch<'_>, serde_json
         flight.pending.write(&mut batch, lease, &flight.owner)?;
     }
     Ok(batch)
-}
-
-/// Whether Postgres objects to what we store, so that asking again cannot help. Passing are
-/// 08, a broken connection; 25, a server that only reads, as after a failover; 28, a password that
-/// was changed; 40, a conflict; 53, no resources; 55, a lock; 57, a server that stops; 58, a disk.
-/// A batch that takes too long (57014) is like one that is wrong: smaller ones may pass.
-fn is_about_data(error: &sqlx::Error) -> bool {
-    const PASSING: [&str; 8] = ["08", "25", "28", "40", "53", "55", "57", "58"];
-    match error {
-        sqlx::Error::Encode(_) => true,
-        sqlx::Error::Database(error) => {
-            let passing = |code: &str| PASSING.iter().any(|class| code.starts_with(class));
-            error.code().is_some_and(|code| code == "57014" || !passing(&code))
-        }
-        _ => false,
-    }
 }

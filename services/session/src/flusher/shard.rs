@@ -53,6 +53,8 @@ struct Slot {
 pub struct Flight {
     pub owner: Owner,
     pub pending: Pending,
+    /// How often Postgres took too long for it alone.
+    pub late: u32,
 }
 
 impl Shard {
@@ -155,7 +157,7 @@ impl Shard {
             let pending = mem::take(&mut slot.pending);
             bytes += pending.bytes();
             slot.taken += 1;
-            flights.push(Flight { owner: slot.owner.clone(), pending });
+            flights.push(Flight { owner: slot.owner.clone(), pending, late: 0 });
         }
         self.work.notify_one();
         flights

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use chassis::Redis;
 use proto::event::v1::{Event, Payload, ToolProgress};
-use sqlx::PgPool;
+use sqlx::{AssertSqlSafe, PgPool};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -204,6 +204,45 @@ async fn bad_data_stops_its_own_session_alone(db: PgPool) {
     end(writer);
     writer.flush().await.unwrap();
     assert_eq!(world.state(*id).await.status, "idle");
+}
+
+/// Has Postgres take too long for the first commits; what a sequence counted stays counted.
+async fn late(world: &World, times: i64) {
+    let body = format!(
+        "create sequence session.tried;
+         create function session.take_too_long() returns trigger language plpgsql as $$
+         begin
+             if nextval('session.tried') <= {times} then
+                 raise exception using errcode = '57014', message = 'canceling statement due to statement timeout';
+             end if;
+             return null;
+         end $$;
+         create trigger take_too_long before insert on session.event
+             for each statement execute function session.take_too_long()"
+    );
+    sqlx::raw_sql(AssertSqlSafe(body)).execute(&world.db).await.unwrap();
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_commit_that_took_too_long_is_tried_again(db: PgPool) {
+    let Running { world, flusher, _stop, .. } = alone(db).await;
+    let claim = world.claimed().await;
+    let writer = flusher.writer(&claim);
+    late(&world, 3).await;
+    add(&writer, started());
+    assert_eq!(writer.flush().await, Ok(()));
+    assert!(world.log(claim.session_id).await.ends_with("4 turn.started\n"));
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_commit_that_always_takes_too_long_is_refused(db: PgPool) {
+    let Running { world, flusher, _stop, .. } = alone(db).await;
+    let claim = world.claimed().await;
+    let writer = flusher.writer(&claim);
+    late(&world, 1000).await;
+    add(&writer, started());
+    let refused = timeout(Duration::from_secs(10), writer.flush()).await.unwrap();
+    assert!(matches!(refused, Err(Stopped::Refused(_))), "{refused:?}");
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

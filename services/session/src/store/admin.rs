@@ -61,8 +61,8 @@ pub async fn name(
     published(named)
 }
 
-/// Deletes a session at rest with everything but its log, which [`purge`] removes. One
-/// that is not there is deleted.
+/// Deletes a session at rest. Nobody sees any of it from here on, and [`purge`] removes what it said
+/// and its log. One that is not there is deleted.
 pub async fn delete(db: impl PgExecutor<'_>, tenant: &Tenant, id: SessionId) -> Result<()> {
     let row = sqlx::query!(
         r#"
@@ -106,7 +106,7 @@ pub async fn dependents(
     Ok(ids)
 }
 
-/// Removes some events of a deleted session. Returns whether there may be more to remove.
+/// Removes some of what is left of a session that is gone. Returns whether there may be more to remove.
 pub async fn purge(db: impl PgExecutor<'_>, limit: i32) -> Result<bool> {
     let purged = sqlx::query_scalar!("select session.purge($1)", limit).fetch_one(db).await?;
     Ok(purged.is_some())

@@ -96,7 +96,7 @@ pub async fn finish(
     }
 }
 
-/// Gives an import up.
+/// Gives an import up; [`crate::purge`] removes what it brought.
 pub async fn drop(db: impl PgExecutor<'_>, tenant: &Tenant, id: SessionId) -> Result<()> {
     sqlx::query!(
         "delete from session.chat_sessions where tenant_id = $1 and id = $2 and request_id = 'import:' || $2",
@@ -108,7 +108,7 @@ pub async fn drop(db: impl PgExecutor<'_>, tenant: &Tenant, id: SessionId) -> Re
     Ok(())
 }
 
-/// Gives up imports whose server died.
+/// Gives up imports whose server died, except those that somebody finishes at this moment.
 pub async fn drop_old(db: impl PgExecutor<'_>) -> Result<()> {
     sqlx::query!(
         r#"
@@ -117,6 +117,7 @@ pub async fn drop_old(db: impl PgExecutor<'_>) -> Result<()> {
             select id from session.chat_sessions
             where request_id like 'import:%' and created_at < now() - interval '2 hours'
             limit 10
+            for update skip locked
         )
         "#
     )

@@ -12,15 +12,26 @@ use crate::{
     store::{events, turns::Stamp},
 };
 
-/// Jobs that have items to start and room for them, those that waited longest first.
+/// How many times as many jobs are looked at as are taken, to find those of others.
+const AHEAD: i64 = 50;
+
+/// Jobs that have items to start and room for them: of each tenant some, and of all those that
+/// waited longest first.
 pub async fn due(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<JobId>> {
     let ids = sqlx::query_scalar!(
         r#"
-        select id as "id: JobId" from session.job
-        where status = 'running' and pending > 0 and running < parallelism
-        order by started_at limit $1
+        select j.id as "id!: JobId" from (
+            select j.id, j.started_at, row_number() over (partition by j.tenant_id order by j.started_at) as place
+            from (
+                select j.id, j.tenant_id, j.started_at from session.job j
+                where j.status = 'running' and j.pending > 0 and j.running < j.parallelism
+                order by j.started_at limit $1::bigint * $2::bigint
+            ) j
+        ) j
+        order by j.place, j.started_at limit $1
         "#,
         limit,
+        AHEAD,
     )
     .fetch_all(db)
     .await?;
@@ -123,8 +134,8 @@ pub async fn changed(db: impl PgExecutor<'_>, ids: &[RunId]) -> Result<Vec<Run>>
         select i.job_id as "job_id: _", i.run_id as "id!: _", i.input, t.status as "status?",
                coalesce(t.view ->> 'statusReason', '') as "message!", coalesce(a.answer, '') as "answer!"
         from session.job_item i
-        left join session.turn t
-            on t.session_id = session.session_of(i.run_id) and t.id = session.turn_of(i.run_id)
+        left join session.run_state s on s.session_id = session.session_of(i.run_id)
+        left join session.turn t on t.session_id = s.session_id and t.id = session.turn_of(i.run_id)
         left join lateral (
             select left(string_agg(p.data_json ->> 'text', '' order by p.index), $2) as answer
             from (

@@ -3,11 +3,11 @@ use std::collections::HashMap;
 use jiff_sqlx::Timestamp as Time;
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::{PgConnection, types::Json};
+use sqlx::{PgConnection, PgExecutor, types::Json};
 
 use crate::{
     error::Result,
-    ids::{MessageId, PartId, SessionId, TurnId},
+    ids::{MessageId, PartId, ReplicaId, SessionId, TurnId},
     message::{Message, MessageStatus, Metadata, Part, Role},
     turn::Step,
 };
@@ -21,6 +21,8 @@ pub struct Stored {
     pub status: String,
     pub synthetic: bool,
     pub position: Option<i64>,
+    /// Its place in the queue, while it waits there.
+    pub queue_rank: Option<i64>,
     pub metadata: Json<Value>,
     pub created_at: Time,
     pub hidden_at: Option<Time>,
@@ -99,23 +101,13 @@ pub enum Window {
     Before(i64, i64),
     /// The earliest that have a place in the conversation, from after a position.
     After(i64, i64),
-    /// Those that wait in the queue.
-    Queued,
+    /// The first of those that wait in the queue, from after a rank.
+    Queued(i64, i64),
 }
 
-/// Messages in the order of the conversation. Call it in a transaction that sees one
-/// state, or a message could be newer than the deltas that are added to it.
-pub async fn load(
-    db: &mut PgConnection,
-    session_id: SessionId,
-    window: Window,
-    include_hidden: bool,
-) -> Result<Vec<Stored>> {
-    Ok(page(db, session_id, window, include_hidden, i64::MAX).await?.0)
-}
-
-/// The same, but no more than about so many bytes and at least one message. Says whether the
-/// window, or the conversation beyond it, has more.
+/// Messages in the order of the conversation, no more than about so many bytes and at least one.
+/// Says whether the window, or the conversation beyond it, has more. Call it in a transaction that
+/// sees one state, or a message could be newer than the deltas that are added to it.
 pub async fn page(
     db: &mut PgConnection,
     session_id: SessionId,
@@ -126,7 +118,7 @@ pub async fn page(
     let (kind, place, limit) = match window {
         Window::Before(position, limit) => ("before", position, limit),
         Window::After(position, limit) => ("after", position, limit),
-        Window::Queued => ("queued", 0, 1000),
+        Window::Queued(rank, limit) => ("queued", rank, limit),
     };
     let mut messages = sqlx::query_as!(
         Stored,
@@ -151,7 +143,7 @@ pub async fn page(
                  order by position limit $4)
                 union all
                 (select *, queue_rank from session.chat_messages
-                 where $5 = 'queued' and session_id = $1 and queue_rank is not null and (hidden_at is null or $2)
+                 where $5 = 'queued' and session_id = $1 and queue_rank > $3 and (hidden_at is null or $2)
                  order by queue_rank limit $4)
             ) m
         ), sized as (
@@ -163,7 +155,7 @@ pub async fn page(
             from page
         )
         select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
-               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.synthetic as "synthetic!", m.position, m.queue_rank, m.metadata_json as "metadata!: _",
                m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", m.parts as "parts!: _",
                (select count(*) from page) as "found!"
         from sized m
@@ -191,6 +183,11 @@ pub async fn page(
 /// How much of a conversation a turn looks at: more than any model reads at once.
 const VISIBLE: i64 = 10_000;
 const VISIBLE_BYTES: i64 = 8 * 1024 * 1024;
+
+/// And how much text that may be: what Postgres keeps in these bytes may be a hundred times as much
+/// in a process. Up to `UNMEASURED` of them it is not, and nobody counts.
+const VISIBLE_TEXT: i64 = 16 * 1024 * 1024;
+const UNMEASURED: i64 = 16 * 1024;
 
 /// The messages that the model can see: everything since the last compaction and what it kept,
 /// and always all of the turn itself.
@@ -232,7 +229,7 @@ pub async fn visible(
             limit $3
         )
         select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
-               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.synthetic as "synthetic!", m.position, m.queue_rank, m.metadata_json as "metadata!: _",
                m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", count(*) over () as "found!",
                coalesce((
                    select json_agg(json_build_object(
@@ -242,15 +239,25 @@ pub async fn visible(
                    where p.session_id = m.session_id and p.message_id = m.id
                ), '[]'::json) as "parts!: _"
         from (
-            select s.*, sum(s.bytes) over (order by s.position desc) as bytes_since from seen s
+            select s.*, sum(case when s.bytes_since > $6::bigint then (
+                select octet_length(s.metadata_json::text) + coalesce(sum(octet_length(p.data_json::text)), 0)
+                from session.chat_parts p
+                where p.session_id = s.session_id and p.message_id = s.id
+            ) end) over (order by s.position desc) as text_since
+            from (
+                select s.*, sum(s.bytes) over (order by s.position desc) as bytes_since from seen s
+            ) s
+            where s.bytes_since <= $4::bigint or s.turn_id = $2
         ) m
-        where m.bytes_since <= $4::bigint or m.turn_id = $2
+        where coalesce(m.text_since, 0) <= $5::bigint or m.turn_id = $2
         order by m.position
         "#,
         session_id as _,
         turn_id as _,
         VISIBLE,
         VISIBLE_BYTES,
+        VISIBLE_TEXT,
+        UNMEASURED,
     )
     .fetch_all(&mut *db)
     .await?;
@@ -305,7 +312,7 @@ pub async fn past(
             from seen s
         )
         select m.id as "id!: _", m.turn_id as "turn_id!: _", to_jsonb(m.role) as "role!: _", m.status as "status!",
-               m.synthetic as "synthetic!", m.position, m.metadata_json as "metadata!: _",
+               m.synthetic as "synthetic!", m.position, m.queue_rank, m.metadata_json as "metadata!: _",
                m.created_at as "created_at!: _", m.hidden_at as "hidden_at: _", count(*) over () as "found!",
                coalesce((
                    select json_agg(json_build_object(
@@ -314,8 +321,16 @@ pub async fn past(
                    from session.chat_parts p
                    where p.session_id = m.session_id and p.message_id = m.id
                ), '[]'::json) as "parts!: _"
-        from sized m
-        where m.bytes_since <= $5::bigint or m.turn_id = $2
+        from (
+            select s.*, sum(case when s.bytes_since > $7::bigint then (
+                select octet_length(s.metadata_json::text) + coalesce(sum(octet_length(p.data_json::text)), 0)
+                from session.chat_parts p
+                where p.session_id = s.session_id and p.message_id = s.id
+            ) end) over (order by s.position desc nulls first) as text_since
+            from sized s
+            where s.bytes_since <= $5::bigint or s.turn_id = $2
+        ) m
+        where coalesce(m.text_since, 0) <= $6::bigint or m.turn_id = $2
         order by m.position nulls last
         "#,
         session_id as _,
@@ -323,11 +338,54 @@ pub async fn past(
         history,
         VISIBLE,
         VISIBLE_BYTES,
+        VISIBLE_TEXT,
+        UNMEASURED,
     )
     .fetch_all(&mut *db)
     .await?;
     unfold(db, session_id, &mut messages).await?;
     Ok(messages)
+}
+
+/// Has all that still grows in a session, if its turn is ours, be what the log has of it.
+pub async fn close(
+    db: impl PgExecutor<'_>,
+    owner: ReplicaId,
+    session_id: SessionId,
+    epoch: i64,
+) -> Result<()> {
+    sqlx::query!(
+        r#"
+        with mine as (
+            select r.session_id from session.run_state r
+            where r.session_id = $1 and r.owner = $2 and r.epoch = $3
+            for update
+        ), closed as (
+            update session.chat_messages m set status = 'failed'
+            from mine
+            where m.session_id = mine.session_id and m.status = 'streaming'
+            returning m.id
+        )
+        update session.chat_parts p
+        set data_json = p.data_json || jsonb_build_object('streaming', false, 'text', concat(
+            p.data_json ->> 'text',
+            (select string_agg(e.payload ->> 'text', '' order by e.seq)
+             from session.event e
+             where e.session_id = p.session_id and e.seq > p.folded_seq
+               and e.type in ('model.delta', 'reasoning.delta')
+               and e.payload ->> 'messageId' = p.message_id
+               and coalesce((e.payload ->> 'partIndex')::int, 0) = p.index)))
+        from mine, closed
+        where p.session_id = mine.session_id and p.message_id = closed.id
+          and p.data_json -> 'streaming' = 'true'
+        "#,
+        session_id as _,
+        owner as _,
+        epoch,
+    )
+    .execute(db)
+    .await?;
+    Ok(())
 }
 
 /// Adds what the log says beyond what the rows of growing parts hold.

@@ -11,23 +11,44 @@ use crate::{
     store::{
         events,
         tasks::{Criterion, Moved},
-        turns::Stamp,
+        turns::{Stamp, TENANTS},
     },
     task::Move,
 };
 
-/// Tasks that wait to be started.
-pub async fn due(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<TaskId>> {
-    let ids = sqlx::query_scalar!(
+/// Tasks that wait to be started: of each tenant about as many, the oldest first, so that nobody's
+/// wait behind another's.
+pub async fn due(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<(Tenant, TaskId)>> {
+    let rows = sqlx::query!(
         r#"
-        select id as "id: TaskId" from session.task
-        where status in ('queued', 'retrying') order by id limit $1
+        with recursive tenant (id) as (
+            (select min(k.tenant_id) from session.task k where k.status in ('queued', 'retrying'))
+            union all
+            select (select min(k.tenant_id) from session.task k
+                    where k.status in ('queued', 'retrying') and k.tenant_id > t.id)
+            from tenant t where t.id is not null
+        ), waiting (id) as (
+            select t.id from tenant t where t.id is not null limit $2
+        )
+        select k.tenant_id as "tenant!: Tenant", k.id as "id!: TaskId"
+        from waiting s
+        cross join lateral (
+            select k.tenant_id, k.id, row_number() over (order by k.id) as place from (
+                select k.tenant_id, k.id from session.task k
+                where k.status in ('queued', 'retrying') and k.tenant_id = s.id
+                order by k.tenant_id, k.id
+                limit (select $1 / greatest(count(*), 1) + 1 from waiting)
+            ) k
+        ) k
+        order by k.place, random()
+        limit $1
         "#,
         limit,
+        TENANTS,
     )
     .fetch_all(db)
     .await?;
-    Ok(ids)
+    Ok(rows.into_iter().map(|row| (row.tenant, row.id)).collect())
 }
 
 /// Begins the attempt of a task that waits, unless something blocks it.
@@ -122,9 +143,8 @@ pub async fn changed(db: impl PgExecutor<'_>, ids: &[RunId]) -> Result<Vec<Run>>
                coalesce(t.view ->> 'statusReason', '') as "message!"
         from session.task_run r
         join session.task k on k.id = r.task_id
-        left join session.turn t
-            on t.session_id = session.session_of(r.task_id) and t.id = session.turn_of(r.id)
         left join session.run_state s on s.session_id = session.session_of(r.task_id)
+        left join session.turn t on t.session_id = s.session_id and t.id = session.turn_of(r.id)
         cross join lateral (
             select case
                 when t.id is null or t.status in ('queued', 'accepted') then 'preparing'

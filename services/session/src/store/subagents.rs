@@ -185,6 +185,8 @@ pub struct Mail {
     pub id: i64,
     /// Of an end: which child has ended and how.
     pub end: Option<(About, End)>,
+    /// Whether somebody deleted that child: what it said is no longer anybody's.
+    pub gone: bool,
 }
 
 /// The mail of a session, in order.
@@ -194,7 +196,8 @@ pub async fn mail(db: impl PgExecutor<'_>, session_id: SessionId, limit: i64) ->
         select o.id, o.kind, o.subagent_id as "subagent_id: SubagentId", o.body as "body: Json<serde_json::Value>",
                a.child_id as "child_id?: SessionId", a.agent as "agent?", a.background as "background?",
                a.inspectable as "inspectable?",
-               (extract(epoch from o.created_at - a.created_at) * 1000)::bigint as duration_ms
+               (extract(epoch from o.created_at - a.created_at) * 1000)::bigint as duration_ms,
+               not exists (select from session.run_state r where r.session_id = a.child_id) as "gone!"
         from session.outbox o
         left join session.subagent a on a.id = o.subagent_id
         where o.session_id = $1
@@ -219,7 +222,7 @@ pub async fn mail(db: impl PgExecutor<'_>, session_id: SessionId, limit: i64) ->
             Some(about) => Some((about, serde_json::from_value(row.body.0)?)),
             None => None,
         };
-        Ok(Mail { id: row.id, end })
+        Ok(Mail { id: row.id, end, gone: row.gone })
     });
     mail.collect()
 }

@@ -17,6 +17,9 @@ use crate::{
     subagent::{Origin, Outcome},
 };
 
+/// Of how many tenants one look finds what waits, so that its time has a bound.
+pub const TENANTS: i64 = 1000;
+
 /// Who writes an event and on whose behalf.
 #[derive(Debug, Clone, Serialize)]
 pub struct Stamp {
@@ -216,6 +219,7 @@ pub async fn of(
                view as "view: _"
         from session.turn
         where session_id = $1 and id = any($2)
+          and exists (select from session.run_state r where r.session_id = $1)
         "#,
         session_id as _,
         ids as _,
@@ -334,20 +338,56 @@ pub async fn claim(
     Ok(claim.collect())
 }
 
-/// Sessions that wait for a worker, whoever should have been told.
-pub async fn ready(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<SessionId>> {
-    let ids = sqlx::query_scalar!(
+/// Sessions that wait for a worker, whoever should have been told: of each tenant that is not
+/// `full` about as many, so that nobody's wait behind another's.
+pub async fn ready(
+    db: impl PgExecutor<'_>,
+    full: &[Tenant],
+    limit: i64,
+) -> Result<Vec<(Tenant, SessionId)>> {
+    let rows = sqlx::query!(
         r#"
-        select session_id as "id: SessionId"
-        from session.run_state
-        where status = 'ready'
-        limit $1
+        with recursive tenant (id) as (
+            (select min(r.tenant_id) from session.run_state r where r.status = 'ready')
+            union all
+            select (select min(r.tenant_id) from session.run_state r where r.status = 'ready' and r.tenant_id > t.id)
+            from tenant t where t.id is not null
+        ), waiting (id) as (
+            select t.id from tenant t where t.id is not null and t.id <> all ($1) limit $3
+        )
+        select r.tenant_id as "tenant!: Tenant", r.session_id as "id!: SessionId"
+        from waiting s
+        cross join lateral (
+            select r.tenant_id, r.session_id from session.run_state r
+            where r.status = 'ready' and r.tenant_id = s.id
+            order by r.tenant_id, r.session_id
+            limit (select $2 / greatest(count(*), 1) + 1 from waiting)
+        ) r
+        order by random()
+        limit $2
         "#,
+        full as _,
         limit,
+        TENANTS,
     )
     .fetch_all(db)
     .await?;
-    Ok(ids)
+    Ok(rows.into_iter().map(|row| (row.tenant, row.id)).collect())
+}
+
+/// Whether any session of these tenants waits for a worker.
+pub async fn wait(db: impl PgExecutor<'_>, tenants: &[Tenant]) -> Result<bool> {
+    let waits = sqlx::query_scalar!(
+        r#"
+        select exists (
+            select from session.run_state where status = 'ready' and tenant_id = any($1)
+        ) as "waits!"
+        "#,
+        tenants as _,
+    )
+    .fetch_one(db)
+    .await?;
+    Ok(waits)
 }
 
 /// What became of a wish to stop a turn.

@@ -61,6 +61,12 @@ impl Turn {
                 }
                 self.act_on(effects);
             }
+            Input::Kept { id, fact, put_off }
+                if matches!(self.progress(id), Some(Progress::Running | Progress::Spawning)) =>
+            {
+                effects.extend(fact.map(|fact| Effect::Append(Box::new(self.in_step(*fact)))));
+                effects.push(*put_off);
+            }
             Input::ToolFact { id, mut fact } => {
                 fact.tool_call_id = id.to_string();
                 effects.push(Effect::Append(Box::new(self.in_step(fact))));

@@ -9,26 +9,11 @@ use crate::{
     subagent,
 };
 
-impl Turn {
-    /// Nothing that ran is run again. But what people are asked outlives its host, and so do
-    /// children: such a turn goes on to wait, and only what really ran when the host died has
-    /// failed.
-    pub(super) fn orphaned(&mut self, effects: &mut Vec<Effect>) {
-        match &mut self.phase {
-            Phase::Acting(calls) | Phase::Parked(calls) if calls.iter().any(waits) => {
-                self.phase = Phase::Acting(std::mem::take(calls));
-                for id in self.open_calls(|tool_use| tool_use.running) {
-                    self.abort(id, "host_restart", effects);
-                }
-                self.park(effects);
-            }
-            _ => self.stop(Stop::HostRestart, effects),
-        }
-    }
-
-    /// Freezes everything where it is: what was said stays, what runs is told to stop.
-    pub(super) fn stop(&mut self, stop: Stop, effects: &mut Vec<Effect>) {
-        let (status, reason, message, hard) = match &stop {
+impl Stop {
+    /// The status of a turn that is stopped so, the reason, what people read, and whether the next
+    /// turn would fail of the same.
+    pub fn words(&self) -> (&'static str, &'static str, String, bool) {
+        match self {
             Stop::Interrupted { reason, .. } if reason.is_empty() => {
                 ("cancelled", "interrupted", "the turn was interrupted".to_owned(), false)
             }
@@ -47,7 +32,40 @@ impl Turn {
                 true,
             ),
             Stop::Internal { message } => ("failed", "internal", message.clone(), true),
-        };
+        }
+    }
+}
+
+impl Ending {
+    pub fn bad(status: &str, message: String, hard: bool) -> Ending {
+        match (status, hard) {
+            ("cancelled", _) => Ending::Cancelled,
+            (_, true) => Ending::Broken { message },
+            (_, false) => Ending::Failed,
+        }
+    }
+}
+
+impl Turn {
+    /// Nothing that ran is run again. But what people are asked outlives its host, and so do
+    /// children: such a turn goes on to wait, and only what ran when the host died has failed. So
+    /// has what only waited for its files to be kept: nobody can tell any more.
+    pub(super) fn orphaned(&mut self, effects: &mut Vec<Effect>) {
+        match &mut self.phase {
+            Phase::Acting(calls) | Phase::Parked(calls) if calls.iter().any(waits) => {
+                self.phase = Phase::Acting(std::mem::take(calls));
+                for id in self.open_calls(|tool_use| tool_use.running) {
+                    self.abort(id, "host_restart", effects);
+                }
+                self.park(effects);
+            }
+            _ => self.stop(Stop::HostRestart, effects),
+        }
+    }
+
+    /// Freezes everything where it is: what was said stays, what runs is told to stop.
+    pub(super) fn stop(&mut self, stop: Stop, effects: &mut Vec<Effect>) {
+        let (status, reason, message, hard) = stop.words();
         effects.push(Effect::StopAll);
         let subject = match stop {
             Stop::Interrupted { subject, .. } => {
@@ -83,11 +101,7 @@ impl Turn {
             cost_micros: self.cost_micros,
         })));
         self.phase = Phase::Over;
-        effects.push(Effect::Finish(match (status, hard) {
-            ("cancelled", _) => Ending::Cancelled,
-            (_, true) => Ending::Broken { message },
-            (_, false) => Ending::Failed,
-        }));
+        effects.push(Effect::Finish(Ending::bad(status, message, hard)));
     }
 
     /// Leaves nothing open: half a text is closed, calls that did not end are errors.

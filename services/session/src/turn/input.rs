@@ -4,7 +4,7 @@ use proto::event::v1::{
     ActionRequired, Answer, CompactionCompleted, Event, ModelRequested, ToolMetadata, Usage,
 };
 
-use super::{Hooked, Told};
+use super::{Effect, Hooked, Told};
 use crate::{
     ids::{MessageId, ToolCallId},
     message::{Metadata, Part},
@@ -59,6 +59,9 @@ pub enum Input {
 
     /// Whether a call may run.
     Evaluated { id: ToolCallId, decision: Decision, facts: Vec<Event>, input_json: String },
+    /// The files are kept as they were before a call, so what was put off for that may be done now.
+    /// `fact`: what there is to put on record of it.
+    Kept { id: ToolCallId, fact: Option<Box<Event>>, put_off: Box<Effect> },
     /// Something to put on record about a call that runs.
     ToolFact { id: ToolCallId, fact: Event },
     /// A call ended.

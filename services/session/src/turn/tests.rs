@@ -4,7 +4,7 @@ use expect_test::expect;
 use proptest::prelude::*;
 use proto::event::v1::{
     ActionRequired, CompactionCompleted, Event, HookStarted, ModelRequested, Payload,
-    SessionCreated, ToolMetadata, Usage,
+    SessionCreated, SnapshotUpdated, ToolMetadata, Usage,
 };
 
 use super::{hooking::MOST_STOPS, *};
@@ -325,6 +325,37 @@ fn a_host_that_restarts_leaves_no_call_open() {
     let tool_use = restored.call(call).unwrap();
     assert_eq!(tool_use.state, ToolState::OutputError);
     assert_eq!(tool_use.error_text.as_deref(), Some("aborted by host restart"));
+}
+
+#[test]
+fn a_call_that_was_put_off_runs_when_its_files_are_kept() {
+    let call = ToolCallId::new();
+    let mut turn = answering();
+    let inputs = vec![
+        began(),
+        opened(MessageId::new()),
+        started(call, false),
+        Input::CallCompleted { id: call, input_json: "{}".into() },
+        finished(),
+        allowed(call, "{}"),
+    ];
+    play(&mut turn, inputs);
+    let kept = || {
+        let fact = Event::fact(Payload::SnapshotUpdated(SnapshotUpdated::default()));
+        let put_off = Box::new(Effect::Execute { id: call, approved: false });
+        Input::Kept { id: call, fact: Some(Box::new(fact)), put_off }
+    };
+    let lines = play(&mut turn, vec![kept(), ended(call), kept()]);
+
+    // Kept too late, it runs no more.
+    expect![[r#"
+        append snapshot.updated
+        execute, approved false
+        append tool.result
+        SavePart(0)
+        open step, attempt 1, again false
+    "#]]
+    .assert_eq(&lines);
 }
 
 #[test]
@@ -952,6 +983,11 @@ struct Chaos {
     executed: Vec<ToolCallId>,
     running: Vec<ToolCallId>,
     evaluating: Vec<ToolCallId>,
+    /// Files are kept before whatever changes them.
+    snapshots: bool,
+    /// What waits for that, and whatever has waited.
+    put_off: Vec<(ToolCallId, Effect)>,
+    kept: Vec<ToolCallId>,
     calls: Vec<ToolCallId>,
     waiting: Vec<ToolCallId>,
     spawning: Vec<ToolCallId>,
@@ -972,7 +1008,7 @@ impl Chaos {
             true => ToolCallId::new(),
             false => ids[pick as usize % ids.len()],
         };
-        match choice % 40 {
+        match choice % 42 {
             0..=2 => opened(self.message.unwrap_or_else(MessageId::new)),
             3 => Input::Text("word ".into()),
             4 => Input::Reasoning { text: "hm ".into(), signature: "s".into() },
@@ -1032,12 +1068,27 @@ impl Chaos {
             37 | 38 => {
                 told(some(&self.delegated), ["completed", "failed", "closed"][pick as usize % 3])
             }
+            39 | 40 => match self.put_off.pop() {
+                Some((id, put_off)) => {
+                    let fact = Event::fact(Payload::SnapshotUpdated(SnapshotUpdated::default()));
+                    Input::Kept { id, fact: Some(Box::new(fact)), put_off: Box::new(put_off) }
+                }
+                None => Input::Rested,
+            },
             _ => Input::NothingToCompact,
         }
     }
 
     fn watch(&mut self, turn: &Turn, effect: &Effect) {
         match effect {
+            Effect::Execute { id, .. } | Effect::Spawn(id)
+                if self.snapshots
+                    && !turn.call(*id).unwrap().read_only
+                    && !self.kept.contains(id) =>
+            {
+                self.put_off.push((*id, effect.clone()));
+                self.kept.push(*id);
+            }
             Effect::OpenStep { message_id, attempt } => {
                 self.message = *message_id;
                 // A step whose first attempt failed before it had a message is the same step.
@@ -1151,11 +1202,12 @@ proptest! {
         choices: Vec<(u8, u8)>,
         stop_is_restart: bool,
         hooks: [bool; 3],
+        snapshots: bool,
     ) {
         let [session_start, user_prompt_submit, stop] = hooks;
         let hooks = Hooks { session_start, user_prompt_submit, stop };
         let mut turn = answering().with_hooks(hooks);
-        let (mut chaos, mut storage) = (Chaos::default(), Storage::default());
+        let (mut chaos, mut storage) = (Chaos { snapshots, ..Chaos::default() }, Storage::default());
         for effect in turn.step(began()) {
             chaos.watch(&turn, &effect);
         }

@@ -113,11 +113,11 @@ impl Jobs {
 
     /// Starts as many items of a job as it and this replica have room for.
     async fn start(&self, id: JobId) -> Result<()> {
-        let room = self.host.places.spare();
+        let known = self.known(id).await?;
+        let room = self.host.places.spare_of(&known.plan.tenant);
         if room == 0 {
             return Ok(());
         }
-        let known = self.known(id).await?;
         let stamp = Stamp::of(self.host.replica);
         let start = async |db: &mut _| items::start(db, id, room.min(MOST), &stamp).await;
         let (started, events) = self.host.lanes.run(start).await?;

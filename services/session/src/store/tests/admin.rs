@@ -3,12 +3,14 @@ use sqlx::PgPool;
 
 use crate::{
     error::{Error, Result},
-    ids::SessionId,
+    ids::{MessageId, SessionId, TurnId},
     purge,
     store::{
         admin::{delete, dependents, update},
         history::{self, NewFork},
+        imports, seals,
         sessions::{self, Filter},
+        turns,
     },
     testing::{World, stamp},
     turn::Ending,
@@ -169,4 +171,102 @@ async fn forks_outlive_their_parent_and_sidecars_are_found(db: PgPool) {
     world.delete(parent).await.unwrap();
     assert_eq!(dependents(&world.db, &world.tenant, parent, 10).await.unwrap(), [sidecar]);
     assert_eq!(world.list(Filter::default()).await, [fork]);
+}
+
+/// Has the session's first message say this many things more.
+async fn says_more(world: &World, id: SessionId, parts: i32) {
+    sqlx::query(
+        "insert into session.chat_parts (session_id, message_id, index, id, type, data_json, folded_seq)
+         select m.session_id, m.id, n, 'part_' || n, 'text', '{}', 0
+         from (select * from session.chat_messages where session_id = $1 limit 1) m, generate_series(1000, 999 + $2) n",
+    )
+    .bind(id)
+    .bind(parts)
+    .execute(&world.db)
+    .await
+    .unwrap();
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_long_conversation_is_nobodys_at_once_and_removed_in_pieces(db: PgPool) {
+    let world = World::new(db).await;
+    let claim = world.claimed().await;
+    let (id, turn_id, old) = (claim.session_id, claim.turn_id, TurnId::new());
+    world.end(&claim, Ending::Completed).await;
+    says_more(&world, id, 12_000).await;
+    sqlx::query("update session.turn set status = 'completed'").execute(&world.db).await.unwrap();
+    // One that was over long ago, and so is sealed: it is removed with the rest.
+    sqlx::query(
+        "insert into session.turn (session_id, id, message_id, status, subject, submitted_at, sealed)
+         values ($1, $2, $3, 'completed', 'alice', now(), true)",
+    )
+    .bind(id)
+    .bind(old)
+    .bind(MessageId::new())
+    .execute(&world.db)
+    .await
+    .unwrap();
+    assert_eq!(seals::unsealed(&world.db, 10).await.unwrap(), [id]);
+    assert_eq!(turns::of(&world.db, id, &[old]).await.unwrap().len(), 1);
+
+    world.delete(id).await.unwrap();
+    assert!(world.rows("chat_parts", id).await > 12_000, "all of it went in one statement");
+    assert!(world.list(Filter::default()).await.is_empty());
+    let found = sessions::get(&world.db, &world.tenant, id).await;
+    assert!(matches!(found.unwrap_err(), Error::SessionNotFound(_)));
+    let found = turns::get(&world.db, &world.tenant, id, turn_id).await;
+    assert!(matches!(found.unwrap_err(), Error::TurnNotFound { .. }));
+    // What is left of its turns, as what runs tasks and reads evidence would ask for it.
+    assert!(turns::of(&world.db, id, &[old]).await.unwrap().is_empty());
+    assert!(seals::unsealed(&world.db, 10).await.unwrap().is_empty());
+
+    let mut left = vec![];
+    while crate::store::admin::purge(&world.db, 5_000).await.unwrap() {
+        left.push(world.rows("chat_parts", id).await);
+    }
+    assert_eq!(left, [7_002, 2_002, 0]);
+    for table in ["chat_messages", "turn", "event", "deleted"] {
+        assert_eq!(world.rows(table, id).await, 0, "{table}");
+    }
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn an_import_that_was_given_up_is_removed_in_pieces_and_grows_no_more(db: PgPool) {
+    let world = World::new(db).await;
+    let claim = world.claimed().await;
+    world.end(&claim, Ending::Completed).await;
+    let (id, other) = (claim.session_id, world.session().await);
+    says_more(&world, id, 6_000).await;
+    // As one stands that is not finished.
+    for sql in [
+        "update session.chat_sessions set request_id = 'import:' || id, created_at = now() - interval '3 hours'",
+        "delete from session.run_state",
+    ] {
+        sqlx::query(sql).execute(&world.db).await.unwrap();
+    }
+    // Somebody finishes the other one at this moment.
+    let mut finishing = world.db.begin().await.unwrap();
+    sqlx::query("select from session.chat_sessions where id = $1 for update")
+        .bind(other)
+        .execute(&mut *finishing)
+        .await
+        .unwrap();
+    imports::drop_old(&world.db).await.unwrap();
+    finishing.commit().await.unwrap();
+
+    let gone = "select not exists (select from session.chat_sessions where id = $1)";
+    let gone = async |id: SessionId| -> bool {
+        sqlx::query_scalar(gone).bind(id).fetch_one(&world.db).await.unwrap()
+    };
+    assert!(gone(id).await && !gone(other).await);
+    assert!(world.rows("chat_parts", id).await > 6_000, "all of it went in one statement");
+    let late = imports::add(&world.db, id, &[], &[]).await.unwrap_err();
+    assert!(format!("{late:?}").contains("was given up"), "{late:?}");
+    imports::add(&world.db, other, &[], &[]).await.unwrap();
+    purge::some(&world.db).await.unwrap();
+    for table in ["chat_messages", "chat_parts", "turn", "event", "deleted"] {
+        assert_eq!(world.rows(table, id).await, 0, "{table}");
+    }
+    imports::drop(&world.db, &world.tenant, other).await.unwrap();
+    assert!(gone(other).await);
 }

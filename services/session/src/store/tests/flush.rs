@@ -6,7 +6,7 @@ use super::lease::waits_for_a_lock;
 use crate::{
     ids::{MessageId, ReplicaId},
     pending::{Owner, Pending},
-    store::{events, sessions},
+    store::{events, messages, sessions},
     testing::{World, completed, delta, pending, started, step, texts},
     turn::Ending,
 };
@@ -73,6 +73,41 @@ async fn a_flush_writes_everything_at_once(db: PgPool) {
             .await
             .unwrap();
     assert_eq!(prompt, "be kind");
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn what_is_given_up_unread_grows_no_more_and_loses_nothing(db: PgPool) {
+    let world = World::new(db.clone()).await;
+    let claim = world.claimed().await;
+    let (id, message_id) = (claim.session_id, MessageId::new());
+    let mut owner = Owner::from(&claim);
+    let first = pending(|pending, now| {
+        pending.append(delta(message_id, "Hello"), now);
+        pending.save_message(claim.turn_id, &step(message_id, "Hello"), now);
+        pending.save_part(&step(message_id, "Hello"), 0);
+    });
+    world.flush(&owner, &first).await.unwrap();
+    owner.flush_no += 1;
+    let more = pending(|pending, now| {
+        pending.append(delta(message_id, " world"), now);
+    });
+    world.flush(&owner, &more).await.unwrap();
+    let row = "select data_json ->> 'text', data_json ->> 'streaming'
+               from session.chat_parts where session_id = $1 and message_id = $2";
+    let row = async || -> (String, String) {
+        let row = sqlx::query_as(row).bind(id).bind(message_id);
+        row.fetch_one(&db).await.unwrap()
+    };
+
+    // Whoever lost the session closes nothing.
+    messages::close(&db, world.replica, id, claim.epoch - 1).await.unwrap();
+    messages::close(&db, ReplicaId::new(), id, claim.epoch).await.unwrap();
+    assert_eq!(row().await, ("Hello".into(), "true".into()));
+
+    messages::close(&db, world.replica, id, claim.epoch).await.unwrap();
+    assert_eq!(row().await, ("Hello world".into(), "false".into()));
+    assert_eq!(texts(&db, id).await, ["hello", "Hello world"]);
+    assert!(world.messages(id).await.contains("assistant at 4 rank - failed"));
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

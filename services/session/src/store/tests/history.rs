@@ -82,7 +82,8 @@ impl World {
 
     async fn stored(&self, id: SessionId, hidden: bool) -> Vec<messages::Stored> {
         let mut db = self.db.acquire().await.unwrap();
-        messages::load(&mut db, id, Window::Before(i64::MAX, 1000), hidden).await.unwrap()
+        let window = Window::Before(i64::MAX, 1000);
+        messages::page(&mut db, id, window, hidden, i64::MAX).await.unwrap().0
     }
 }
 
@@ -318,7 +319,7 @@ async fn a_long_session_is_forked_and_rewound_in_one_go(db: PgPool) {
     let first = {
         let mut db = world.db.acquire().await.unwrap();
         let window = Window::Before(i64::MAX, 100_000);
-        let stored = messages::load(&mut db, fork, window, false).await.unwrap();
+        let (stored, _) = messages::page(&mut db, fork, window, false, i64::MAX).await.unwrap();
         assert_eq!(stored.len(), 20_000);
         stored[0].id
     };

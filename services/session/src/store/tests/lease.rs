@@ -35,11 +35,27 @@ async fn only_what_is_ready_is_claimed(db: PgPool) {
     let (idle, busy, ready) =
         (world.session().await, world.claimed().await.session_id, world.session().await);
     world.submit(ready, "hello").await;
-    assert_eq!(turns::ready(&world.db, 10).await.unwrap(), [ready]);
+    assert_eq!(turns::ready(&world.db, &[], 10).await.unwrap(), [(world.tenant.clone(), ready)]);
     let ids = [idle, busy, ready, ready, SessionId::new()];
     let claims = turns::claim(&world.db, world.replica, &ids).await.unwrap();
     assert_eq!(claims.iter().map(|(claim, _)| claim.session_id).collect::<Vec<_>>(), [ready]);
     assert_eq!((claims[0].0.epoch, claims[0].0.attempts), (1, 1));
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn nobodys_sessions_wait_behind_those_of_another(db: PgPool) {
+    let world = World::new(db.clone()).await;
+    let other = World { db, tenant: "other".parse().unwrap(), replica: world.replica };
+    for _ in 0..9 {
+        world.submit(world.session().await, "hello").await;
+    }
+    let id = other.session().await;
+    other.submit(id, "hello").await;
+    let (theirs, full) = ((other.tenant.clone(), id), [world.tenant.clone()]);
+    let ready = turns::ready(&world.db, &[], 4).await.unwrap();
+    assert!(ready.len() == 4 && ready.contains(&theirs), "{ready:?}");
+    assert_eq!(turns::ready(&world.db, &full, 4).await.unwrap(), [theirs]);
+    assert_eq!(turns::ready(&world.db, &[other.tenant], 9).await.unwrap().len(), 9);
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
@@ -127,6 +143,7 @@ async fn a_turn_that_had_begun_is_the_judges_and_its_old_owner_is_refused(db: Pg
         panic!("the turn had begun");
     };
     assert_eq!((adopted.epoch, adopted.flush_no), (claim.epoch + 1, owner.flush_no));
+    assert_eq!(adopted.attempts, claim.attempts + 1, "whoever dies of it does so for ever");
 
     let log = world.log(id).await;
     assert!(world.flush(&owner, &begin).await.is_none());

@@ -269,10 +269,23 @@ async fn reads_end_where_they_get_too_large_and_go_on_from_there(db: PgPool) {
             .unwrap();
     }
     let mut db = world.db.acquire().await.unwrap();
-    let (queued, more) = messages::page(&mut db, id, Window::Queued, false, 150_000).await.unwrap();
-    assert_eq!((queued.len(), more), (2, true));
-    let (queued, more) = messages::page(&mut db, id, Window::Queued, false, 1 << 20).await.unwrap();
-    assert_eq!((queued.len(), more), (4, false));
+    for (bytes, limit, pages) in [
+        (1, 10, vec![1, 1, 1, 1]),
+        (150_000, 10, vec![2, 2]),
+        (1 << 20, 3, vec![3, 1]),
+        (1 << 20, 10, vec![4]),
+    ] {
+        let (mut after, mut queued) = (i64::MIN, Vec::new());
+        for (index, size) in pages.iter().enumerate() {
+            let window = Window::Queued(after, limit);
+            let (page, more) = messages::page(&mut db, id, window, false, bytes).await.unwrap();
+            assert_eq!((page.len(), more), (*size, index + 1 < pages.len()));
+            after = page.last().unwrap().queue_rank.unwrap();
+            queued.extend(page.into_iter().map(|message| message.id));
+        }
+        queued.dedup();
+        assert_eq!(queued.len(), 4);
+    }
 
     sqlx::query(
         "update session.chat_messages set position = queue_rank, queue_rank = null, metadata_json = '{}'

@@ -13,7 +13,7 @@ use crate::{
         replicas::{self, Adopted},
         turns::{self, Claim, Interrupted},
     },
-    testing::{World, pending, stamp, started, step},
+    testing::{World, completed, pending, stamp, started, step},
     turn::{Asking, Ending},
 };
 
@@ -197,6 +197,57 @@ async fn a_turn_that_should_stop_does_not_wait(db: PgPool) {
     world.interrupt(waiting.claim.session_id, None).await.unwrap();
     assert!(world.park(&waiting).await);
     assert_eq!(world.state(waiting.claim.session_id).await.status, "ready");
+}
+
+/// Whoever is to stop it may have come while its question was on the way to the log.
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_turn_that_ends_leaves_no_question_open(db: PgPool) {
+    let world = World::new(db).await;
+    // It was to be stopped before it could wait.
+    let waiting = world.asking("approval").await;
+    let id = waiting.claim.session_id;
+    world.submit(id, "second").await;
+    world.interrupt(id, Some(waiting.claim.turn_id)).await.unwrap();
+    assert!(world.park(&waiting).await);
+    let claim = world.claim(id).await;
+    let end = pending(|pending, now| {
+        pending.append(completed(), now);
+        pending.end(Ending::Cancelled);
+    });
+    let answer = world.flush(&Owner::from(&claim), &end).await.unwrap();
+    assert_eq!(answer.told.0.len(), 1);
+    let resolved = answer.told.0.into_iter().next().unwrap().into_event().unwrap();
+    assert_eq!(resolved.action_id, waiting.action_id.to_string());
+    assert_eq!(resolved.sequence, answer.base + 1);
+    assert!(matches!(world.answer(&waiting, None).await, Err(Error::ActionResolved { .. })));
+    let log = world.log(id).await;
+    assert!(
+        log.ends_with("turn.completed\n8 action.resolved cancelled\n9 queue.changed fired 0\n"),
+        "{log}"
+    );
+    assert_eq!(world.state(id).await.next_seq, 10);
+    let list = actions::list(&world.db, &world.tenant, Some(id), true, None, 10).await.unwrap();
+    assert_eq!(list[0].resolution.as_ref().unwrap().subject, "bob");
+
+    // It failed, and nobody withdrew anything.
+    let waiting = world.asking("approval").await;
+    let broken = pending(|pending, _| pending.end(Ending::Broken { message: "oh".into() }));
+    world.flush(&waiting.owner, &broken).await.unwrap();
+    let answer = world.answer(&waiting, Some("project")).await;
+    assert!(matches!(answer, Err(Error::ActionResolved { .. })));
+    assert!(actions::open(&world.db, waiting.claim.session_id).await.unwrap().is_empty());
+
+    // It asks and ends in one breath.
+    let claim = world.claimed().await;
+    let call = ToolCallId::new();
+    let both = pending(|pending, now| {
+        let message = step(crate::ids::MessageId::new(), "");
+        let request = ActionRequired { kind: "question".into(), ..ActionRequired::default() };
+        pending.ask(claim.turn_id, &message, call, &Asking { request, rule: None }, now);
+        pending.end(Ending::Failed);
+    });
+    world.flush(&Owner::from(&claim), &both).await.unwrap();
+    assert!(actions::open(&world.db, claim.session_id).await.unwrap().is_empty());
 }
 
 /// A worker that died right after it took a turn that had waited said nothing yet.

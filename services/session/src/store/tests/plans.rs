@@ -122,7 +122,7 @@ async fn a_turn(world: &World, id: SessionId) {
     let db = &world.db;
     world.submit(id, "question").await;
     world.submit(id, "follow-up").await;
-    assert_eq!(turns::ready(db, 10).await.unwrap(), [id]);
+    assert_eq!(turns::ready(db, &[], 10).await.unwrap(), [(world.tenant.clone(), id)]);
     let claim = world.claim(id).await;
 
     let mut owner = Owner::from(&claim);
@@ -231,8 +231,8 @@ async fn read(world: &World, id: SessionId, turn_id: TurnId) {
     assert_eq!(sessions::list(db, &world.tenant, filter, Some(after), 10).await.unwrap().len(), 10);
     events::after(db, id, 0, 100).await.unwrap();
     let mut connection = db.acquire().await.unwrap();
-    for window in [Window::Before(i64::MAX, 10), Window::Queued] {
-        messages::load(&mut connection, id, window, false).await.unwrap();
+    for window in [Window::Before(i64::MAX, 10), Window::Queued(i64::MIN, 10)] {
+        messages::page(&mut connection, id, window, false, i64::MAX).await.unwrap();
     }
     snapshot::turns(&mut connection, id, 10).await.unwrap();
     let seen = messages::visible(&mut connection, id, turn_id).await.unwrap();

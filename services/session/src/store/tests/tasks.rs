@@ -8,11 +8,11 @@ use sqlx::PgPool;
 
 use crate::{
     error::Error,
-    ids::{RunId, TaskId, WorkspaceId},
+    ids::{RunId, SessionId, TaskId, WorkspaceId},
     message::Part,
     pending::Owner,
     store::{
-        runs,
+        items, runs,
         tasks::{self, Change, Criterion, Filter, Moved, NewTask, Report, RunChange},
         turns::{self, Claim, NewTurn},
     },
@@ -521,4 +521,39 @@ impl World {
             }
         }
     }
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn nobodys_tasks_wait_behind_those_of_another(db: PgPool) {
+    let ids: Vec<_> = (0..500).map(|_| SessionId::new().to_string()).collect();
+    sqlx::query(
+        "insert into session.task (id, tenant_id, request_id, request_digest, owner, title, objective, root_id,
+                status, run_id)
+         select 'task_' || right(id, 26), case when n = 500 then 'other' else 'acme' end, n, '', 'alice', '',
+                'do', '', 'queued', ''
+         from unnest($1::text[]) with ordinality s(id, n)",
+    )
+    .bind(&ids)
+    .execute(&db)
+    .await
+    .unwrap();
+    let due = runs::due(&db, 10).await.unwrap();
+    let tenants = || due.iter().map(|(tenant, _)| tenant.to_string());
+    assert_eq!(tenants().filter(|tenant| tenant == "other").count(), 1, "{due:?}");
+    assert!(due.len() >= 5);
+
+    sqlx::query(
+        "insert into session.job (id, tenant_id, request_id, request_digest, subject, instruction, agent,
+                output_schema, parallelism, inspectable, status, pending, started_at)
+         select 'job_' || right(id, 26), case when n = 90 then 'other' else 'acme' end, n, '', 'alice', '',
+                'default', '', 100, true, 'running', 1, now() + n * interval '1 second'
+         from unnest($1::text[]) with ordinality s(id, n)",
+    )
+    .bind(&ids[..90])
+    .execute(&db)
+    .await
+    .unwrap();
+    let due = items::due(&db, 2).await.unwrap();
+    let due: Vec<_> = due.iter().map(|id| id.session().to_string()).collect();
+    assert_eq!(due, [ids[0].clone(), ids[89].clone()]);
 }
