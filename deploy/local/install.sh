@@ -6,22 +6,20 @@
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
-# MCP server that tests use.
+# MCP server that tests use. What npm installs is locked with all that it needs, in
+# the folders `buf` and `mcp-everything` beside this file.
 set -euo pipefail
 
-BUF=1.74.0
 CARGO_DENY=0.20.2
-MCP_EVERYTHING=2026.8.31 # the protocol's reference server
 KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
 GO=1.24.11 # where there is none that is new enough, as in Debian 12
 GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
 export PATH="$cache/bin:$PATH"
-buf_root="$cache/buf-$BUF"
-mcp_root="$cache/mcp-everything" # tests look for it here
+here="$(dirname "$0")"
 python_root="$cache/python" # deploy/k8s/check/run.sh looks for it here
-requirements="$(dirname "$0")/../k8s/check/requirements.txt"
+requirements="$here/../k8s/check/requirements.txt"
 
 main() {
     if [ $# -eq 0 ]; then
@@ -36,7 +34,7 @@ main() {
             c++) has c++ || packages+=(g++) ;;
             bwrap) has bwrap || packages+=(bubblewrap) ;;
             rg) has rg || packages+=(ripgrep) ;;
-            buf) [ -d "$buf_root" ] || has npm || packages+=(npm) ;;
+            buf) has_locked buf || has npm || packages+=(npm) ;;
             mcp | node) has npm && has node || packages+=(npm) ;;
             python | manifests) has_python || packages+=(python3-venv) ;;
             go | ghz) has_go || has_python || packages+=(python3-venv) ;;
@@ -48,8 +46,11 @@ main() {
     fi
     for what in "$@"; do
         case "$what" in
-            buf) install_buf ;;
-            mcp) install_mcp ;;
+            buf)
+                install_locked buf
+                link "$cache/buf/node_modules/.bin/buf"
+                ;;
+            mcp) install_locked mcp-everything ;;
             manifests)
                 install_python
                 install_kustomize
@@ -79,50 +80,43 @@ install_packages() {
         apt-get install -y -qq --no-install-recommends "$@" >/dev/null
 }
 
-# Installs one version of a crate's programs. Unoptimised: they run for seconds,
-# and compiling them for speed would take minutes.
+# Installs one version of a crate's program. Unoptimised: it runs for seconds, and
+# compiling it for speed would take minutes. Cargo notes what it is about to install
+# before it compiles, and the program comes last.
 install_crate() {
     local name="$1" version="$2" root="$cache/$1-$2"
-    if [ ! -e "$root/.crates.toml" ]; then
+    if [ ! -x "$root/bin/$name" ]; then
         say "installing $name $version into $cache (once, takes some minutes)"
         env -u CARGO_TARGET_DIR CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
             cargo install --quiet --locked --debug --root "$root" --version "=$version" "$name"
     fi
-    link "$root"/bin/*
+    link "$root/bin/$name"
 }
 
 # Installs beside the final place, so that a broken download is not taken for an installation.
-install_buf() {
-    if [ ! -d "$buf_root" ]; then
-        say "installing buf $BUF into $cache"
-        rm -rf "$buf_root.new"
-        npm install --silent --no-fund --no-audit --no-save --prefix "$buf_root.new" "@bufbuild/buf@$BUF"
-        mv "$buf_root.new" "$buf_root"
-    fi
-    link "$buf_root/node_modules/.bin/buf"
-}
-
-# The same with the server that tests talk to. Sandboxes read it as somebody else.
-install_mcp() {
-    if [ "$(cat "$mcp_root/version" 2>/dev/null)" != "$MCP_EVERYTHING" ]; then
-        say "installing the MCP server everything $MCP_EVERYTHING into $cache"
-        rm -rf "$mcp_root.new"
-        npm install --silent --no-fund --no-audit --no-save --prefix "$mcp_root.new" \
-            "@modelcontextprotocol/server-everything@$MCP_EVERYTHING"
-        echo "$MCP_EVERYTHING" >"$mcp_root.new/version"
-        chmod -R a+rX "$mcp_root.new"
-        rm -rf "$mcp_root"
-        mv "$mcp_root.new" "$mcp_root"
+# It is complete when it knows what it was made from. Tests look for `mcp-everything`, the protocol's
+# reference server, where it is put here, and sandboxes read it as somebody else.
+install_locked() {
+    local root="$cache/$1"
+    if ! has_locked "$1"; then
+        say "installing $1 into $cache"
+        rm -rf "$root.new"
+        mkdir -p "$root.new"
+        cp "$here/$1/package.json" "$here/$1/package-lock.json" "$root.new/"
+        npm ci --silent --no-fund --no-audit --prefix "$root.new"
+        chmod -R a+rX "$root.new"
+        rm -rf "$root"
+        mv "$root.new" "$root"
     fi
 }
 
-# The same with what checks manifests. It is complete when it knows what it was made from.
+# What checks manifests. It is complete when it knows what it was made from.
 install_python() {
     if ! cmp -s "$requirements" "$python_root/requirements.txt"; then
         say "installing what checks manifests into $cache"
         rm -rf "$python_root"
         python3 -m venv "$python_root"
-        "$python_root/bin/pip" install --quiet --disable-pip-version-check --requirement "$requirements"
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$requirements"
         cp "$requirements" "$python_root/requirements.txt"
     fi
 }
@@ -168,6 +162,8 @@ link() {
     ln -sf "$@" "$cache/bin/"
 }
 
+# Whether it was made from the lock file that is here now.
+has_locked() { cmp -s "$here/$1/package-lock.json" "$cache/$1/package-lock.json"; }
 # Debian keeps the server's programs out of the path, a folder per version.
 has_postgres() { has postgres || compgen -G '/usr/lib/postgresql/*/bin/postgres' >/dev/null; }
 # Debian's Python comes without what makes environments.

@@ -7,8 +7,8 @@ from functools import cache
 
 import objects as look
 
-# Read by the library that talks to buckets, not by a flag.
-FOREIGN = re.compile("AWS_[A-Z_]+")
+# Read by libraries, not by a flag: the one that talks to buckets, and the one that knows authorities.
+FOREIGN = re.compile("AWS_[A-Z_]+|SSL_CERT_DIR")
 
 # What a secret brings. The first is no database, so that a program gets as far as to say so.
 SECRETS = {

@@ -15,6 +15,9 @@ import policy
 import schemas
 
 
+ALERTS = Path(__file__).parents[1] / "components" / "monitoring" / "alerts.yaml"
+
+
 def find(objects, kind, name):
     return next(one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name))
 
@@ -33,6 +36,15 @@ def rules(objects, name, direction):
 
 def remove(objects, kind, name):
     objects.remove(find(objects, kind, name))
+
+
+def alert(objects):
+    """The first one, WindlassDown."""
+    return find(objects, "PrometheusRule", "windlass")["spec"]["groups"][0]["rules"][0]
+
+
+def target(objects, name):
+    return find(objects, "HorizontalPodAutoscaler", name)["spec"]["scaleTargetRef"]
 
 
 TOOLS = {"app.kubernetes.io/name": "tools"}
@@ -58,7 +70,13 @@ MUTATIONS = [
     ("no patience", lambda all: container(all).pop("env"), "loses patience"),
     ("more grace than patience", lambda all: look.pod(find(all, "StatefulSet", "tools")).update(terminationGracePeriodSeconds=150), "loses patience"),
     ("no migration", lambda all: session(all).pop("initContainers"), "migrate"),
+    ("an authority for nobody", lambda all: session(all).update(volumes=[{"name": "database-ca"}]), "container migrate does not see the authority"),
     ("one node", lambda all: session(all).pop("topologySpreadConstraints"), "one node"),
+    ("spread among others", lambda all: session(all)["topologySpreadConstraints"][0]["labelSelector"]["matchLabels"].update(TOOLS), "not its own"),
+    ("spread among nobody", lambda all: session(all)["topologySpreadConstraints"][1].pop("labelSelector"), "not its own"),
+    ("no autoscaler", lambda all: remove(all, "HorizontalPodAutoscaler", "models"), "nobody scales Deployment models"),
+    ("an autoscaler of nothing", lambda all: target(all, "triggers").update(name="trigger"), "there is no Deployment trigger"),
+    ("an autoscaler of tools", lambda all: target(all, "session").update(kind="StatefulSet", name="tools"), "not to be scaled"),
     ("a balancer", lambda all: find(all, "Service", "session")["spec"].update(clusterIP="10.1.1.1"), "headless"),
     ("no way to metrics", lambda all: find(all, "Service", "session")["spec"]["ports"].pop(), "scrape"),
     ("a word about TLS", lambda all: find(all, "Service", "session")["spec"]["ports"][0].pop("appProtocol"), "TLS"),
@@ -76,21 +94,33 @@ MUTATIONS = [
     ("an exception undone", lambda all: look.pod(find(all, "StatefulSet", "tools"))["securityContext"]["seccompProfile"].update(type="RuntimeDefault"), "exception"),
     ("a secret", lambda all: all.append({"kind": "Secret", "metadata": {"name": "a"}}), "somebody else"),
     ("a field that is none", lambda all: session(all).update(hostuser=False), "not valid"),
-    ("no runbook", lambda all: find(all, "PrometheusRule", "windlass")["spec"]["groups"][0]["rules"][0].pop("annotations"), "runbook"),
+    ("no runbook", lambda all: alert(all).pop("annotations"), "its runbook has to be"),
+    ("an alert without a section", lambda all: alert(all).update(alert="WindlassGone"), "no section with this name"),
+    ("a section without an alert", lambda all: alert(all).update(alert="WindlassGone"), "has a section WindlassDown"),
+    ("a sum over namespaces", lambda all: alert(all).update(expr="sum by (service) (up)"), "mixes the namespaces"),
+    ("another namespace", lambda all: find(all, "PrometheusRule", "windlass")["metadata"].update(namespace="shop"), "we are in shop"),
 ]
+
+
+def problems(objects):
+    return [*policy.problems("base", objects, None), *alerts.problems("base", objects, None)]
 
 
 def main(path: str) -> int:
     objects = [one for one in yaml.safe_load_all(Path(path).read_text()) if one]
     # Alerts are no part of the base.
-    rule = {"alert": "WindlassDown", "expr": "up", "for": "1m", "annotations": {}}
-    spec = {"groups": [{"name": "windlass", "rules": [rule]}]}
-    objects.append({"kind": "PrometheusRule", "metadata": {"name": "windlass"}, "spec": spec})
+    objects.append(yaml.safe_load(ALERTS.read_text()))
     missed = 0
+    for problem in problems(objects):
+        missed += 1
+        print(f"the check complains of what nobody broke: {problem}", file=sys.stderr)
+    if not any("not there" in one for one in alerts.problems("base", objects, None, Path("/nowhere"))):
+        missed += 1
+        print("the check does not see that there is no runbook", file=sys.stderr)
     for what, change, words in MUTATIONS:
         broken = copy.deepcopy(objects)
         change(broken)
-        found = list(policy.problems("base", broken, None)) + list(alerts.problems("base", broken, None))
+        found = problems(broken)
         if words == "not valid":
             found = list(schemas.schema(find(broken, "Deployment", "session")))
         if not any(words in problem for problem in found):

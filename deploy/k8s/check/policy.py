@@ -22,6 +22,9 @@ COMING_BACK = 60
 # What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
 METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
 
+# The volume of components/database-ca.
+AUTHORITY = "database-ca"
+
 # Who calls whom among our services, and at which port: the solid arrows of ARCHITECTURE.md.
 ARROWS = {
     ("session", "tools", 50052),
@@ -40,6 +43,7 @@ def problems(which, objects, _):
             yield f"{look.name(one)}: {problem}"
         yield from of_others(one, objects)
     yield from of_patience(objects)
+    yield from autoscalers(which, objects)
     yield from network(objects)
     yield from arrows(objects)
     excepted = [look.name(one) for one in workloads if is_excepted(one)]
@@ -156,8 +160,16 @@ def of_service(workload, objects):
             yield f"gets to know {secret}, which is of another service"
     if not pod.get("topologySpreadConstraints"):
         yield "may be all on one node"
+    labels = look.pod_labels(workload)
+    for one in pod.get("topologySpreadConstraints", []):
+        selector, keys = one.get("labelSelector"), set(one.get("matchLabelKeys", []))
+        # One that selects nobody spreads nobody, and Kubernetes says nothing.
+        if not selector or not look.selects(selector, labels) or keys - labels.keys():
+            yield f"is spread over {one['topologyKey']} among pods that are not its own"
     if [one["args"] for one in pod.get("initContainers", [])] != [["migrate"]]:
         yield "does not migrate before it starts"
+    for one in look.containers(workload):
+        yield from of_authority(pod, one)
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     for probe in ["startupProbe", "readinessProbe"]:
         asks = container[probe]
@@ -177,6 +189,13 @@ def of_service(workload, objects):
         yield "its Service says the wrong thing about TLS"
 
 
+def of_authority(pod, container):
+    """Whoever goes to Postgres has to know its authority: the service, and what migrates before it."""
+    given = any(one["name"] == AUTHORITY for one in pod.get("volumes", []))
+    if given and not any(one["name"] == AUTHORITY for one in container.get("volumeMounts", [])):
+        yield f"container {container['name']} does not see the authority of Postgres"
+
+
 def of_patience(objects):
     """A turn is not to fail because a pod of tools is replaced."""
     pods = {one["metadata"]["name"]: look.pod(one) for one in look.workloads(objects)}
@@ -184,6 +203,23 @@ def of_patience(objects):
     patience = next((one["value"] for one in environment if one["name"] == "TOOLS_PATIENCE"), 0)
     if float(patience) < pods["tools"]["terminationGracePeriodSeconds"] + COMING_BACK:
         yield f"session loses patience with a pod of tools that is replaced, after {patience} seconds"
+
+
+def autoscalers(which, objects):
+    """Who may come and go does so by itself; tools may not, because its workspaces would go too."""
+    expected = set() if which == "dev" else {("Deployment", one) for one in ["session", "models", "triggers"]}
+    there = {(one["kind"], one["metadata"]["name"]) for one in look.workloads(objects)}
+    scaled = set()
+    for one in look.of_kind(objects, "HorizontalPodAutoscaler"):
+        target = one["spec"]["scaleTargetRef"]
+        target = target["kind"], target["name"]
+        scaled.add(target)
+        if target not in there:
+            yield f"{look.name(one)}: there is no {' '.join(target)} to scale"
+        elif target not in expected:
+            yield f"{look.name(one)}: {' '.join(target)} is not to be scaled by itself"
+    for target in sorted(expected - scaled):
+        yield f"nobody scales {' '.join(target)}"
 
 
 def of_others(workload, objects):
