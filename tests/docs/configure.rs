@@ -7,7 +7,8 @@ const HEAD: &str = "\
 # Configure
 
 Every service is configured by variables of its environment, or by flags, which come before them.
-A service that is given something it does not understand says so and does not start.
+A service that is given an unknown flag, or a value it cannot read, says so and does not start; a variable that it does not know, such as a misspelt one, it does not see.
+`LISTEN` and `LEASE` mean something else to each service that has them, so do not set them for all at once.
 `<service> --help` shows the same as this page, which is made from it:
 `UPDATE_EXPECT=1 cargo test -p tests --test docs` writes it anew.
 

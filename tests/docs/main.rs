@@ -3,4 +3,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod configure;
+mod events;
+mod performance;
 mod threats;

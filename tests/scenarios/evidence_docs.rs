@@ -1,4 +1,4 @@
-use std::{env, fs, path::Path};
+use std::{env, fs, os::unix::fs::symlink, path::Path};
 
 use local::{Fleet, Service};
 use tests::{World, new_key, program};
@@ -14,9 +14,7 @@ async fn the_commands_for_evidence_do_what_their_page_says() {
     let mut world = World::planned(plan).await;
     let client = world.client("dev").await;
     let session = client.create_session().await;
-    let seen =
-        session.run("say Look.\ncall bash {\"command\": \"echo found\"}\n---\nsay Done.").await;
-    let turn = &seen.last().unwrap().turn_id;
+    session.run("say Look.\ncall bash {\"command\": \"echo found\"}\n---\nsay Done.").await;
     let key = world.fleet.mint_key("dev", "you", "read,run").await.unwrap();
     let address = world.fleet.endpoint(Service::Session).replace("http://", "");
 
@@ -30,24 +28,24 @@ async fn the_commands_for_evidence_do_what_their_page_says() {
     // The key of the page is made where it says; the one of the server is put in its place.
     let script = format!(
         "set -euo pipefail\nmkdir -p .local\necho '{key}' > .local/key\ncall() {{{call}\n}}\n\
-         session={id}\nturn={turn}\n{new_key}\ncp {private}.pub evidence.pem.pub\n\
+         session={id}\n{new_key}\ncp {private}.pub evidence.pem.pub\n\
          {export}\n{show}\n{replay}",
         id = session.id,
         private = private.display(),
     );
     let script = script.replace("127.0.0.1:50051", &address);
-    let places = [Path::new(env!("CARGO_BIN_EXE_grpcurl")).parent().unwrap().to_owned(), program()];
-    let places = places.map(|place| match place.is_dir() {
-        true => place,
-        false => place.parent().unwrap().to_owned(),
-    });
-    let path =
-        env::join_paths(places.into_iter().chain(env::split_paths(&env::var_os("PATH").unwrap())));
+    // A reader has grpcurl, and a clone in which everything was built.
     let dir = tempfile::tempdir().unwrap();
+    let (bin, target) = (dir.path().join("bin"), dir.path().join("target"));
+    fs::create_dir(&bin).unwrap();
+    fs::create_dir(&target).unwrap();
+    symlink(env!("CARGO_BIN_EXE_grpcurl"), bin.join("grpcurl")).unwrap();
+    symlink(program().parent().unwrap(), target.join("debug")).unwrap();
+    let path = format!("{}:{}", bin.display(), env::var("PATH").unwrap());
     let output = Command::new("bash")
         .args(["-c", &script])
         .current_dir(&dir)
-        .env("PATH", path.unwrap())
+        .env("PATH", path)
         .output()
         .await
         .unwrap();

@@ -1,7 +1,12 @@
+use futures::{StreamExt as _, stream};
 use local::{Fleet, Service};
 use proto::session::v1::{ListSessionsRequest, Message, session::Status};
 use serde_json::Value;
-use tests::{Client, Session, World, reason, request_id, text_of};
+use tests::{Client, Session, World, reason, request, request_id, text_of};
+use tokio::{
+    task::JoinSet,
+    time::{Duration, sleep},
+};
 use tonic_types::StatusExt as _;
 
 const WORK: &str = r#"think Let me see.
@@ -78,6 +83,33 @@ async fn inspection_export() {
     same_view(&session, &theirs).await;
     assert_ne!(theirs.get().await.workspace_id, session.get().await.workspace_id);
     assert_eq!(count(&client).await, sessions);
+    slow_ones_are_in_nobodys_way(&client, &stranger, &session, &lines).await;
+}
+
+async fn slow_ones_are_in_nobodys_way(
+    client: &Client,
+    stranger: &Client,
+    session: &Session,
+    lines: &[String],
+) {
+    let mut slow: JoinSet<()> = JoinSet::new();
+    for _ in 0..2 {
+        let (client, lines) = (client.clone(), lines.to_vec());
+        slow.spawn(async move {
+            // Whoever comes first has the place; it is tried until it is this one.
+            loop {
+                let begun = stream::iter(request(&request_id(), &lines));
+                let _ = client.sessions().import_session(begun.chain(stream::pending())).await;
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+    let same = request_id();
+    let refused = session.eventually(async || client.import(&same, lines).await.err()).await;
+    assert_eq!(reason(&refused), "REASON_OVERLOADED");
+    stranger.import(&request_id(), lines).await.unwrap();
+    slow.shutdown().await;
+    session.eventually(async || client.import(&same, lines).await.ok()).await;
 }
 
 async fn refusals(client: &Client, lines: &[String]) {

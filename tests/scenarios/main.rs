@@ -29,6 +29,7 @@ mod permission_and_sandbox_fact;
 mod process_stdin_and_output_spill;
 mod hook_input_rewrite;
 mod turn_hooks;
+mod turn_places;
 mod interrupt;
 mod status;
 mod question;

@@ -14,7 +14,7 @@ use proto::{
     tools::v1::{McpServer, PutMcpServerRequest, mcp_server::Transport},
     triggers::v1::{
         CreateTriggerRequest, Firing, ListFiringsRequest, McpEvent, Target, Trigger,
-        target::Session as TargetSession, trigger::Kind,
+        UpdateTriggerRequest, target::Session as TargetSession, trigger::Kind,
     },
 };
 use rmcp::{
@@ -176,9 +176,13 @@ fn trigger(session: &Session, server: &str) -> CreateTriggerRequest {
     CreateTriggerRequest { request_id: request_id(), trigger: Some(trigger), secret: String::new() }
 }
 
-async fn submitted(client: &Client, id: &str) -> Vec<Firing> {
+async fn firings(client: &Client, id: &str) -> Vec<Firing> {
     let request = ListFiringsRequest { trigger_id: id.into(), ..ListFiringsRequest::default() };
-    let firings = client.triggers().list_firings(request).await.unwrap().into_inner().firings;
+    client.triggers().list_firings(request).await.unwrap().into_inner().firings
+}
+
+async fn submitted(client: &Client, id: &str) -> Vec<Firing> {
+    let firings = firings(client, id).await;
     firings.into_iter().filter(|firing| firing.status == "submitted").collect()
 }
 
@@ -230,6 +234,17 @@ async fn mcp_events() {
         let before = submitted(&client, &trigger_id).await.len();
         until(async || board.subscribers() >= 2).await;
         heard(&client, &board, &trigger_id, before).await;
+
+        // A trigger that is changed is heard by the same replica in the same lease, and goes on.
+        let before = submitted(&client, &trigger_id).await.len();
+        let mut changed = trigger(&session, id).trigger.unwrap();
+        (changed.trigger_id, changed.name) = (trigger_id.clone(), "other news".into());
+        let request = UpdateTriggerRequest { trigger: Some(changed) };
+        client.triggers().update_trigger(request).await.unwrap();
+        until(async || board.subscribers() >= 3).await;
+        heard(&client, &board, &trigger_id, before).await;
+        let all = firings(&client, &trigger_id).await;
+        assert!(all.iter().all(|firing| firing.drop_reason != "duplicate"), "{all:?}");
         if !old {
             continue;
         }
@@ -238,7 +253,7 @@ async fn mcp_events() {
         for index in [0, 1] {
             world.fleet.replica(Service::Triggers, index).restart().await.unwrap();
         }
-        until(async || board.subscribers() > 2).await;
+        until(async || board.subscribers() > 3).await;
         let before = submitted(&client, &trigger_id).await.len();
         heard(&client, &board, &trigger_id, before).await;
     }

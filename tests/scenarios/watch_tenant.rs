@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use local::{Fleet, Service};
+use local::{Fleet, Servers, Service};
 use proto::session::v1::{WatchTenantRequest, WatchTenantResponse, watch_tenant_response::Kind};
-use tests::{Client, Session, World};
+use tests::{Client, Proxy, Session, World};
 use tokio::time::timeout;
 use tonic::Streaming;
 
@@ -58,6 +58,30 @@ async fn a_tenant_is_watched_across_replicas() {
     world.fleet.replica(Service::Session, 1).terminate().await.unwrap();
     let ended = timeout(PATIENCE, watchers[1].message()).await.unwrap().unwrap_err();
     assert_eq!(tests::reason(&ended), "REASON_STOPPING");
+}
+
+/// A Redis that was parted from us leaves its connections open and says nothing on them.
+#[tokio::test]
+async fn a_watcher_hears_of_turns_while_redis_is_silent() {
+    let servers = Servers::throwaway().await.unwrap();
+    let wire = Proxy::to_url(servers.redis_url()).await;
+    let plan = Fleet::plan().replicas(Service::Session, 2);
+    let plan = plan.detour(Service::Session, 1, "REDIS_URL", wire.address());
+    let mut world = World::on(servers, plan).await;
+    let client = world.client("silent").await;
+    let mut watcher = watch(&client.at(&mut world.fleet, 1)).await;
+    let session = client.create_session().await;
+    for silent in [false, true, false] {
+        match silent {
+            true => wire.hold(),
+            false => wire.resume(),
+        }
+        session.run("say Hello.").await;
+        for kind in [Kind::TurnStarted, Kind::TurnCompleted] {
+            let news = next(&mut watcher).await;
+            assert_eq!((news.session_id.as_str(), news.kind()), (session.id.as_str(), kind));
+        }
+    }
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

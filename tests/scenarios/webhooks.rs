@@ -280,6 +280,11 @@ async fn every_sender_is_believed_in_its_own_way() {
     let firing = submitted(&client, &stripe, &answer).await;
     assert_eq!(firing.delivery_id, "evt_1");
     assert_eq!(message(&client, &firing).await.0, "charge.failed");
+    // A copy fires nothing, whatever it says it is: that is not signed.
+    let form = "application/x-www-form-urlencoded";
+    let headers = [("stripe-signature", signature.as_str()), ("content-type", form)];
+    let answer = Sender::post_once(&stripe.url, &headers, body).await;
+    assert_eq!((answer.status, &answer.body["reason"]), (200, &json!("duplicate")));
 
     let slack = create(
         &client,
@@ -304,9 +309,14 @@ async fn every_sender_is_believed_in_its_own_way() {
     let unsigned =
         Sender::post_once(&slack.url, &[("content-type", "application/json")], challenge).await;
     assert_eq!(unsigned.status, 401, "a challenge is answered only to who can sign");
-    let answer = post("command=%2Fdeploy&text=the+pump", "application/x-www-form-urlencoded").await;
+    let answer = post("command=%2Fdeploy&text=the+pump", form).await;
     let firing = submitted(&client, &slack, &answer).await;
     assert_eq!(message(&client, &firing).await.0, "/deploy the pump");
+    let event = r#"{"event_id":"Ev1","command":"told","text":"of it"}"#;
+    let answer = post(event, "application/json").await;
+    assert_eq!(submitted(&client, &slack, &answer).await.delivery_id, "Ev1");
+    let answer = post(event, form).await;
+    assert_eq!((answer.status, &answer.body["reason"]), (200, &json!("duplicate")));
 
     // Anybody else, with headers of their own. Without a template, what was sent is the message.
     let mut trigger = webhook("hmac", "", target());

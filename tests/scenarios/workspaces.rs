@@ -4,11 +4,16 @@ use std::{fs, path::Path, time::Duration};
 
 use local::{Fleet, Service};
 use proto::{
-    session::v1::{CreateSessionRequest, session::Status, subscribe_request::From},
+    event::v1::{Event, Payload},
+    session::v1::{
+        CreateSessionRequest, Manifest, respond_action_request::Decision, session::Status,
+        subscribe_request::From,
+    },
     tools::v1::{
         CreateWorkspaceRequest, ImportWorkspaceRequest, ReadFileRequest, RestoreWorkspaceRequest,
         SnapshotWorkspaceRequest, WriteFileRequest, file_service_client::FileServiceClient,
-        import_workspace_request::Format, workspace_service_client::WorkspaceServiceClient,
+        import_workspace_request::Format, rule::Action,
+        workspace_service_client::WorkspaceServiceClient,
     },
 };
 use tests::{Calls, Client, Session, World, request_id, text_of};
@@ -27,10 +32,10 @@ async fn create(workspaces: &mut WorkspaceServiceClient<Calls>) -> String {
 }
 
 /// A session in a workspace that is there.
-async fn session_in(client: &Client, workspace_id: &str) -> Session {
+async fn session_in(client: &Client, agent: &str, workspace_id: &str) -> Session {
     let request = CreateSessionRequest {
         request_id: request_id(),
-        agent: "scripted".into(),
+        agent: agent.into(),
         workspace_id: workspace_id.into(),
         ..CreateSessionRequest::default()
     };
@@ -59,7 +64,7 @@ async fn a_session_works_wherever_its_workspace_is() {
     assert_eq!(fs::read_to_string(folder.join("file")).unwrap(), "hello");
 
     let script = "call bash {\"command\": \"cat file; echo more > new\"}\n---\nsay {{tool_result}}";
-    let session = session_in(&client, &id).await;
+    let session = session_in(&client, "scripted", &id).await;
     let text = text_of(&session.run(script).await);
     assert!(text.contains("hello"), "{text}");
     assert!(folder.join("new").exists());
@@ -102,7 +107,7 @@ async fn a_turn_waits_for_what_its_workspace_says() {
     FileServiceClient::new(client.to(Service::Tools)).write_file(request).await.unwrap();
 
     world.fleet.replica(Service::Tools, 1).kill().await.unwrap();
-    let session = session_in(&client, &id).await;
+    let session = session_in(&client, "scripted", &id).await;
     let mut events = session.subscribe(From::FromStart(true)).await;
     let turn = session.submit("say Hello.").await;
     let retrying = async {
@@ -116,6 +121,41 @@ async fn a_turn_waits_for_what_its_workspace_says() {
     assert_eq!(seen.last().unwrap().r#type, "turn.completed", "{:?}", seen.last());
     let told = resolved(&seen).remove(0);
     assert!(sections(&told).iter().any(|(name, _)| *name == "project_instructions"), "{told:?}");
+}
+
+/// A disk that is away keeps a turn from going on, and nobody from stopping.
+#[tokio::test]
+async fn whoever_stops_does_not_wait_until_files_are_kept() {
+    let plan = Fleet::plan().replicas(Service::Tools, 2).separate_disks();
+    let mut world = World::planned(plan.env_of(Service::Session, "DRAIN", "1")).await;
+    let client = world.client("acme").await;
+    let second = client.at_tools(&mut world.fleet, 1);
+    let id = create(&mut WorkspaceServiceClient::new(second.to(Service::Tools))).await;
+    client.put_agent_that("keeping", Action::Ask).await;
+    let manifest = Manifest { snapshots: true, ..client.agent("keeping").await };
+    client.put_manifest("keeping", manifest).await;
+    let session = session_in(&client, "keeping", &id).await;
+    let script = "call bash {\"command\": \"echo ran > file\"}\n---\nsay Done.";
+    let action = session.asks(script).await;
+
+    // What was approved is not checked again, so the first thing that this turn wants is a snapshot.
+    world.fleet.replica(Service::Tools, 1).kill().await.unwrap();
+    let mut events = session.subscribe(From::FromStart(true)).await;
+    session.respond(&action, Decision::Once).await.unwrap();
+    let goes_on = |event: &Event| match &event.payload {
+        Some(Payload::RunStatus(now)) => now.status == "acting",
+        _ => false,
+    };
+    events.until(goes_on).await;
+    world.fleet.get(Service::Session).terminate().await.unwrap();
+    world.fleet.get(Service::Session).restart().await.unwrap();
+
+    let log = session.log().await;
+    match log.last().and_then(|event| event.payload.as_ref()) {
+        Some(Payload::TurnFailed(failed)) => assert_eq!(failed.reason, "host_restart"),
+        other => panic!("{other:?}"),
+    }
+    assert!(log.iter().all(|event| event.r#type != "snapshot.updated"), "nobody kept anything");
 }
 
 /// An archive of many files that all say the same.

@@ -151,6 +151,24 @@ impl Session {
         self.client.sessions().list_messages(request).await.unwrap().into_inner().messages
     }
 
+    /// All of what was said, oldest first.
+    pub async fn all_messages(&self) -> Vec<Message> {
+        let (mut messages, mut page_token) = (Vec::new(), String::new());
+        loop {
+            let request = ListMessagesRequest {
+                session_id: self.id.clone(),
+                page_token,
+                ..ListMessagesRequest::default()
+            };
+            let page = self.client.sessions().list_messages(request).await.unwrap().into_inner();
+            messages.splice(0..0, page.messages);
+            page_token = page.next_page_token;
+            if page_token.is_empty() {
+                return messages;
+            }
+        }
+    }
+
     /// The whole log, which nobody reads here without checking that it has no gap.
     pub async fn log(&self) -> Vec<Event> {
         self.pages().await.0

@@ -9,7 +9,7 @@ proto=../../../proto
 ../../../deploy/local/install.sh python
 if ! cmp -s requirements.txt .venv/installed; then
     python3 -m venv --clear .venv
-    .venv/bin/pip install --quiet --disable-pip-version-check --requirement requirements.txt
+    .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.txt
     cp requirements.txt .venv/installed
 fi
 

@@ -2,11 +2,11 @@ use local::Service;
 use proto::{
     session::v1::message::Role,
     triggers::v1::{
-        Firing, GetTriggerRequest, GetTriggerStatsRequest, RunTriggerRequest, Trigger,
-        schedule::When,
+        CreateTriggerRequest, DeleteTriggerRequest, Firing, GetTriggerRequest,
+        GetTriggerStatsRequest, RunTriggerRequest, Trigger, schedule::When,
     },
 };
-use tests::{Client, World, reason, request_id};
+use tests::{Client, World, explain, reason, request_id};
 use tonic::Status;
 use tonic_types::StatusExt as _;
 
@@ -24,7 +24,11 @@ async fn try_run(client: &Client, trigger: &Trigger) -> Result<Firing, Status> {
 #[tokio::test]
 async fn trigger_bounds() {
     let clock = Clock::at("2026-01-01T00:00:00Z");
-    let plan = clock.plan().env_of(Service::Triggers, "DAILY_QUOTA", "20");
+    let plan = clock.plan().env_of(Service::Triggers, "DAILY_QUOTA", "20").env_of(
+        Service::Triggers,
+        "MAX_TRIGGERS",
+        "2",
+    );
     let mut world = World::planned(plan).await;
     let client = world.client("acme").await;
     let session = client.create_session().await;
@@ -93,4 +97,25 @@ async fn trigger_bounds() {
     // Another day, on which those that slept are due as well.
     clock.advance(86_400);
     try_run(&other, &two).await.unwrap();
+
+    // So many triggers, also of those that are over. What was made before is made again for nothing.
+    let request = |trigger: &Trigger| CreateTriggerRequest {
+        request_id: request_id(),
+        trigger: Some(trigger.clone()),
+        secret: String::new(),
+    };
+    let more = dormant(&session, "say Hello.");
+    let refused = client.triggers().create_trigger(request(&more)).await.unwrap_err();
+    let refused = explain(&refused);
+    assert!(refused.contains("REASON_INVALID_FIELD"), "{refused}");
+    assert!(refused.contains("has 2 triggers, which is as many as it may"), "{refused}");
+    let delete = DeleteTriggerRequest { trigger_id: daily.trigger_id };
+    client.triggers().delete_trigger(delete).await.unwrap();
+    let same = request(&more);
+    let mut made = Vec::new();
+    for _ in 0..2 {
+        let answer = client.triggers().create_trigger(same.clone()).await.unwrap();
+        made.push(answer.into_inner().trigger.unwrap().trigger_id);
+    }
+    assert_eq!(made[0], made[1]);
 }

@@ -21,6 +21,9 @@ const NEWS: Duration = Duration::from_secs(5);
 /// What it says then.
 const TAKEN_FOR_DEAD: &str = "this process was taken for dead";
 
+/// Every so many blows one is a kill, whatever the dice say.
+const KILL: usize = 3;
+
 /// How often memory is looked at.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -132,6 +135,12 @@ impl Blows {
         self.counts.values().sum()
     }
 
+    /// How many of them were kills.
+    pub fn kills(&self) -> usize {
+        let kills = self.counts.iter().filter(|(what, _)| what.ends_with(" killed"));
+        kills.map(|(_, count)| count).sum()
+    }
+
     /// How often somebody ended who has part in settling what models cost.
     pub fn unsettling(&self) -> usize {
         let ends = ["models killed", "models terminated", "postgres killed", "postgres terminated"];
@@ -143,7 +152,13 @@ impl Blows {
         self.revive().await;
         self.count += 1;
         let mut dice = self.chance.of(self.count);
-        let blow = self.choose(&mut dice);
+        let mut blow = self.choose(&mut dice);
+        // Postgres is never in trouble here, so there is always somebody.
+        while self.count.is_multiple_of(KILL)
+            && (blow.fate != Fate::Killed || self.is_in_trouble(blow.victim))
+        {
+            blow = self.choose(&mut dice);
+        }
         if !self.is_in_trouble(blow.victim) {
             self.hit(blow).await;
         }

@@ -337,11 +337,7 @@ async fn messages_say_what_the_log_says(
     turns: &BTreeMap<String, Told<'_>>,
 ) {
     let mut said = BTreeMap::<_, String>::new();
-    let messages = place.session.messages().await;
-    // The first may belong to a turn whose beginning is further back.
-    let mut listed = messages.iter().map(|message| message.turn_id.clone());
-    let oldest = listed.find(|id| turns.get(id).is_some_and(|told| told.started > 0));
-    for message in messages {
+    for message in place.session.all_messages().await {
         assert!(
             !["streaming", "queued"].contains(&message.status.as_str()),
             "not at rest: {message:?}"
@@ -358,13 +354,9 @@ async fn messages_say_what_the_log_says(
             }
         }
     }
-    let started = log.iter().filter(|event| event.r#type == "turn.started");
-    let begun = started.map(|event| &event.turn_id);
-    assert!(oldest.is_some() || begun.clone().next().is_none(), "nothing is left of what was said");
-    for turn_id in begun.skip_while(|id| Some(*id) != oldest.as_ref()).skip(1) {
+    for Event { turn_id, .. } in log.iter().filter(|event| event.r#type == "turn.started") {
         let said = said.remove(turn_id).unwrap_or_default();
         assert_eq!(text_of(turns[turn_id].events.iter().copied()), said, "{turn_id}");
     }
-    said.retain(|turn_id, _| Some(turn_id) != oldest.as_ref());
     assert_eq!(said, BTreeMap::new(), "words of turns that never began");
 }

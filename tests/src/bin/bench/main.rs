@@ -11,13 +11,18 @@ mod scale;
 mod stage;
 mod counts;
 mod baseline;
+mod handover;
 mod quantiles;
 mod session;
 mod models;
 mod tools;
 mod triggers;
 
-use std::process::ExitCode;
+use std::{
+    fs,
+    process::{Command, ExitCode},
+    thread,
+};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -64,6 +69,7 @@ async fn main() -> Result<ExitCode> {
     eprintln!("starting Postgres, Redis and the four services …");
     let scale = if args.small { Scale::SMALL } else { Scale::FULL };
     let mut stage = Stage::start(scale).await?;
+    println!("{}\n", about(&stage).await?);
     let [mut session, mut tools, mut triggers, mut models] =
         ["session", "tools", "triggers", "models"].map(Table::new);
     let measured = session::measure(&mut stage, &mut session, args.only).await;
@@ -85,6 +91,23 @@ async fn main() -> Result<ExitCode> {
     }
     let passes = [session, tools, triggers, models].iter().all(Table::passes);
     Ok(if passes { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What was measured, and where.
+async fn about(stage: &Stage) -> Result<String> {
+    let postgres: String =
+        sqlx::query_scalar("show server_version").fetch_one(&mut stage.server().await?).await?;
+    let postgres = postgres.split(' ').next().unwrap_or_default();
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    let cores = thread::available_parallelism()?;
+    let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let commit = git.ok().filter(|git| git.status.success()).map_or_else(
+        || "a commit that nobody knows".to_owned(),
+        |git| format!("commit {}", String::from_utf8_lossy(&git.stdout).trim()),
+    );
+    let kernel: Vec<&str> = kernel.splitn(3, '.').take(2).collect();
+    let kernel = kernel.join(".");
+    Ok(format!("{commit}, {cores} cores, Linux {kernel}, Postgres {postgres}"))
 }
 
 fn print(table: &Table) {

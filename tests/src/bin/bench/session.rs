@@ -10,12 +10,13 @@ mod memory;
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::time::sleep;
+use tokio::{task::spawn_blocking, time::sleep};
 
 use crate::{
     Part,
     baseline::Baseline,
     counts::{Counters, Counts, Statements},
+    handover,
     scale::Scale,
     stage::Stage,
     table::Table,
@@ -43,7 +44,7 @@ pub async fn measure(
             Part::Turns => statements = measure_turns(stage, table).await?,
             Part::Deltas => deltas::measure(stage, table).await?,
             Part::Long => long::measure(stage, table).await?,
-            Part::Growth => growth::measure(stage, table).await?,
+            Part::Growth => growth::measure(stage.scale, table).await?,
             Part::Memory => memory::measure(stage.scale, table).await?,
             Part::Spawn | Part::Output | Part::Grep => (),
             Part::Due | Part::Webhooks | Part::Models => (),
@@ -68,7 +69,10 @@ async fn measure_turns(stage: &mut Stage, table: &mut Table) -> Result<Statement
     let many = turns::run(stage, &mut counters, sessions, load * 2, with).await?;
     let statements = counters.statements(many.turns).await?;
     let (commit, commits) = (alone.latencies.p50(), crowd.rate());
+    let handover = spawn_blocking(handover::there_and_back).await??;
 
+    let micros = handover.p50() * 1000.0;
+    table.note("a byte to another process and back, p50", format!("{micros:.0} µs"));
     table.note("commit of one inserted row, 1 client, p50", milliseconds(commit));
     table.note("commits of one inserted row per second, 32 clients", format!("{commits:.0}"));
     for load in [&one, &eight, &many] {

@@ -53,7 +53,18 @@ impl Table {
         bar: f64,
         show: impl Fn(f64) -> String,
     ) {
-        self.most(Kind::Bar, what, value, bar, show);
+        self.compare(what, value, bar, show, ("at most", value <= bar, Kind::Bar));
+    }
+
+    /// A number that must not be lower than `bar`.
+    pub fn at_least(
+        &mut self,
+        what: impl Into<String>,
+        value: f64,
+        bar: f64,
+        show: impl Fn(f64) -> String,
+    ) {
+        self.compare(what, value, bar, show, ("at least", value >= bar, Kind::Bar));
     }
 
     /// A number that is not yet below `goal` on every machine, and should be; ARCHITECTURE.md says
@@ -65,32 +76,18 @@ impl Table {
         goal: f64,
         show: impl Fn(f64) -> String,
     ) {
-        self.most(Kind::Goal, what, value, goal, show);
+        self.compare(what, value, goal, show, ("at most", value <= goal, Kind::Goal));
     }
 
-    fn most(
-        &mut self,
-        kind: Kind,
-        what: impl Into<String>,
-        value: f64,
-        bar: f64,
-        show: impl Fn(f64) -> String,
-    ) {
-        let text = format!("at most {}", show(bar));
-        let bar = Bar { text, ratio: value / bar, kind, met: value <= bar };
-        self.rows.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
-    }
-
-    /// A number that must not be lower than `bar`.
-    pub fn at_least(
+    fn compare(
         &mut self,
         what: impl Into<String>,
         value: f64,
         bar: f64,
         show: impl Fn(f64) -> String,
+        (how, met, kind): (&str, bool, Kind),
     ) {
-        let text = format!("at least {}", show(bar));
-        let bar = Bar { text, ratio: value / bar, kind: Kind::Bar, met: value >= bar };
+        let bar = Bar { text: format!("{how} {}", show(bar)), ratio: value / bar, kind, met };
         self.rows.push(Row { what: what.into(), measured: show(value), bar: Some(bar) });
     }
 

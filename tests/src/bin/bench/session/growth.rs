@@ -1,11 +1,14 @@
 //! What a turn costs as there are more sessions, and as its own session grows longer.
 
+use std::time::Duration;
+
 use anyhow::Result;
 use futures::future::try_join_all;
 use proto::session::v1::subscribe_request::From;
+use sqlx::Executor as _;
 
-use super::{milliseconds, past, turns};
-use crate::{counts::Counters, quantiles::Quantiles, stage::Stage, table::Table};
+use super::{kib, milliseconds, past, turns, two};
+use crate::{counts::Counters, quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
 
 /// The least, and how many times as much there is in the end, by steps of ten or a hundred.
 const FEWEST: i64 = 10;
@@ -13,30 +16,41 @@ const FEWEST: i64 = 10;
 /// How much more a turn may cost in the end.
 const FLAT: f64 = 1.5;
 
+/// How long somebody speaks whom nobody measures, so that the first sizes are not those of a system that
+/// has just begun.
+const WARM: Duration = Duration::from_secs(1);
+
 /// How often each conversation speaks, in turns with the others.
 const ROUNDS: usize = 5;
 const TURNS: usize = 20;
 
-pub async fn measure(stage: &mut Stage, table: &mut Table) -> Result<()> {
+/// A system of its own, in which there is nothing yet.
+pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
+    let stage = &mut Stage::start(scale).await?;
     sessions(stage, table).await?;
     history(stage, table).await
 }
 
-/// Sessions that exist and are quiet, each with a turn behind it, while one speaks.
+/// Sessions that exist and are quiet, each with a turn behind it, while one speaks; beside them are
+/// those that have spoken before it, some forty.
 async fn sessions(stage: &mut Stage, table: &mut Table) -> Result<()> {
     let mut counters = Counters::new(stage).await?;
     let (mut there, mut costs) = (0, Vec::new());
+    turns::run(stage, &mut counters, 1, WARM, async || Ok(())).await?;
     for count in [FEWEST, stage.scale.grown_sessions / 10, stage.scale.grown_sessions] {
         eprintln!("{count} sessions …");
         there = populate(stage, there, count).await?;
         stage.settle().await?;
+        stage.database().await?.execute("analyze").await?;
         let time = stage.scale.load / 2;
         let load = turns::run(stage, &mut counters, 1, time, async || Ok(())).await?;
-        table.note(
-            format!("submit to completed beside {count} sessions, p50"),
-            milliseconds(load.latencies.p50()),
-        );
-        costs.push(load.latencies.p50());
+        let beside = |what| format!("{what} beside {count} sessions");
+        let p50 = load.latencies.p50();
+        table.note(beside("submit to completed, p50,"), milliseconds(p50));
+        let counts = &load.counts;
+        table.note(beside("statements per turn"), two(counts.statements / load.turns));
+        table.note(beside("WAL per turn"), kib(counts.wal_bytes / load.turns));
+        costs.push(p50);
     }
     let what = format!("a turn beside {} ÷ beside {FEWEST} sessions", stage.scale.grown_sessions);
     flat(table, what, &costs);
