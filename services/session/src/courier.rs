@@ -1,6 +1,6 @@
-//! Delivers what one session has to tell another: a child that is to be made or to end, what it
-//! waits for, what it was told, and how it ended. Each piece arrives once: it is removed in the
-//! transaction that changes its addressee, whoever delivers it.
+//! Delivers what one session has to tell another: that a child is to end, what it waits for, what it
+//! was told, and how it ended. Each piece arrives once: it is removed in the transaction that changes
+//! its addressee, whoever delivers it.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 

@@ -70,6 +70,11 @@ impl Pending {
         self.ending.is_some() || self.parks
     }
 
+    /// The sessions of the children that it spawns, which wait for a worker afterwards.
+    pub fn children(&self) -> impl Iterator<Item = SessionId> + '_ {
+        self.spawns.iter().map(|spawn| spawn.origin.session_id)
+    }
+
     /// Adds an event, or lets the last one grow: deltas of one part that nobody has seen
     /// yet are one delta. Returns by how much a part's text grew.
     pub fn append(&mut self, event: Event, now: Timestamp) -> usize {

@@ -141,6 +141,11 @@ async fn task_tool_background() {
     let mut events = session.subscribe(From::Live(true)).await;
     let turn = session.submit(&script).await;
     let spawned = events.until(|event| event.r#type == "subagent.spawned").await.pop().unwrap();
+    // Whoever hears of a child finds it.
+    let Some(Payload::SubagentSpawned(child)) = &spawned.payload else { panic!() };
+    let id = child.child_session_id.clone();
+    let child = tests::Session { client: session.client.clone(), id };
+    assert_eq!(child.get().await.parent_session_id, session.id);
     events.until(|event| event.r#type == "sandbox.applied").await;
     std::fs::write(workspace.join("end"), "").unwrap();
     ended(&session, &spawned.subagent_id).await;

@@ -73,8 +73,6 @@ impl SubagentService for Api {
             return Err(check::invalid("text", "must not contain NUL").into());
         }
         let subagent = store::subagents::get(&self.host.db, &caller.tenant, id).await?;
-        // It may have been spawned a moment ago.
-        courier::deliver(&self.host, subagent.child_id).await?;
 
         let message_id = MessageId::new();
         let submitted = Payload::TurnSubmitted(TurnSubmitted {

@@ -125,6 +125,7 @@ impl Committer {
                 missing.push(flight);
                 continue;
             };
+            self.show_children(&flight);
             let mut committed =
                 flight.pending.into_events(&flight.owner, answer.base, self.replica);
             let reached = answer.base + committed.len() as i64 - 1;
@@ -149,6 +150,13 @@ impl Committer {
             self.shard.committed(&flight.owner, Some(reached), interrupt);
         }
         missing
+    }
+
+    /// Tells workers of the children that were made with what was committed.
+    fn show_children(&self, flight: &Flight) {
+        for child in flight.pending.children() {
+            self.bus.publish(&flight.owner.tenant, child, vec![], true);
+        }
     }
 
     /// Finds out why flights were not written: held (again later), committed before, or lost.
@@ -178,6 +186,7 @@ impl Committer {
                 Some(state)
                     if state.epoch == owner.epoch && state.flush_no == owner.flush_no + 1 =>
                 {
+                    self.show_children(&flight);
                     self.bus.publish(
                         &owner.tenant,
                         owner.session_id,
