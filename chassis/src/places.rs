@@ -55,7 +55,12 @@ impl<Owner: Clone + Eq + Hash> Places<Owner> {
 
     /// A place for somebody of whom it is not known yet who they are.
     pub fn try_enter(&self) -> Option<Place> {
-        Some(Place { of_all: self.all.clone().try_acquire_owned().ok()?, of_owner: None })
+        self.try_enter_many(1)
+    }
+
+    /// As much room as so many places, for somebody who has no part.
+    pub fn try_enter_many(&self, count: u32) -> Option<Place> {
+        Some(Place { of_all: self.all.clone().try_acquire_many_owned(count).ok()?, of_owner: None })
     }
 
     /// From here on it is one of the owner's, if they may have another one.

@@ -6,6 +6,7 @@ mod body;
 mod end;
 mod finish;
 mod limits;
+mod weight;
 mod metrics;
 mod health;
 mod ops;
@@ -48,6 +49,12 @@ pub struct Args {
     /// may have three quarters of them.
     #[arg(long, env, default_value_t = 1024)]
     pub max_requests: usize,
+
+    /// How many bytes of requests may be held at a time, of each what is beyond 64 KiB, before further
+    /// ones are refused; one tenant may have three quarters of them. A process needs some three times
+    /// as much memory.
+    #[arg(long, env, default_value_t = 128 * 1024 * 1024)]
+    pub max_request_bytes: usize,
 
     /// How many calls may be open, streams included, before further ones are refused; one tenant may
     /// have three quarters of them.

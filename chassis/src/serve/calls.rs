@@ -23,9 +23,7 @@ use super::{
     limits::{Limits, Room},
     metrics::Metrics,
 };
-use crate::{
-    Auth, FORWARDED, RequestId, auth, request_id, status::with_details, telemetry::TRACEPARENT,
-};
+use crate::{Auth, RequestId, auth, request_id, status::with_details, telemetry::TRACEPARENT};
 
 /// What all calls of a server share.
 #[derive(Clone)]
@@ -68,7 +66,7 @@ impl Calls {
         &self,
         call: &Call,
         routes: Routes,
-        mut request: Request<Body>,
+        request: Request<Body>,
     ) -> Result<Began, Status> {
         let headers = request.headers();
         if headers.contains_key(TRACEPARENT) && traceparent(headers).is_none() {
@@ -80,7 +78,7 @@ impl Calls {
             return call.run(routes, request, end).await;
         }
 
-        let room = self.limits.room()?;
+        let entry = self.limits.enter()?;
         let mut end = end(deadline, self.cut.clone());
         let authenticate = self.auth.authenticate(headers).instrument(call.span.clone());
         let caller = tokio::select! {
@@ -89,13 +87,14 @@ impl Calls {
         };
         record_all!(call.span, tenant = caller.tenant.as_str(), subject = caller.subject);
         auth::authorize(&caller, &call.path)?;
-        let forwarded = headers.contains_key(FORWARDED);
-        let Room { request: waiting, stream } = self.limits.share(room, &caller, forwarded)?;
+        let Room { request: waiting, weight, stream } =
+            self.limits.room(entry, &caller, request.headers())?;
 
+        let mut request = request.map(|body| weight.of(body));
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(call.id.clone());
         let began = call.run(routes, request, end).await?;
-        drop(waiting);
+        drop((waiting, weight));
         Ok(Began { room: Some(stream), ..began })
     }
 }

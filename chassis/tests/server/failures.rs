@@ -4,11 +4,11 @@ use chassis::Caller;
 use expect_test::expect;
 use hyper_util::rt::TokioExecutor;
 use proto::models::v1::{
-    CountTokensRequest, ExplainRouteRequest, GenerateRequest, ListModelsRequest,
+    CountTokensRequest, ExplainRouteRequest, GenerateRequest, ListModelsRequest, Prompt,
     model_service_client::ModelServiceClient,
 };
 use sqlx::PgPool;
-use tonic::{Code, Request, Status};
+use tonic::{Code, Request, Status, codec::CompressionEncoding::Gzip};
 use tonic_types::StatusExt as _;
 
 use crate::rig::{Rig, acme, args, bearer, explain};
@@ -213,4 +213,43 @@ async fn no_tenant_has_all_the_room(db: PgPool) {
         call.await.unwrap().unwrap();
     }
     rig.list(&key).await.unwrap();
+}
+
+#[sqlx::test]
+async fn large_requests_have_so_much_room_and_one_tenant_a_part_of_it(db: PgPool) {
+    let rig = Rig::with(db, args(&["--max-request-bytes=262144"])).await;
+    let (_, key) = rig.key(&["read"]).await;
+    let (_, others) = rig.key_of("other".parse().unwrap(), &["read"]).await;
+    let call = |key: &str, model: &str, length: usize| {
+        let prompt = Prompt { system: "x".repeat(length), ..Prompt::default() };
+        let message = CountTokensRequest { model: model.to_owned(), prompt: Some(prompt) };
+        (rig.models(), bearer(key, message))
+    };
+    // What is held of it is what is beyond 64 KiB.
+    let (mut models, request) = call(&key, "held", 200_000);
+    let held = tokio::spawn(async move { models.count_tokens(request).await });
+    rig.held.arrived.notified().await;
+
+    let (mut models, request) = call(&key, "", 200_000);
+    let refused = models.count_tokens(request).await.unwrap_err();
+    expect!["ResourceExhausted REASON_OVERLOADED {}: this server holds as much of large requests as it may"]
+        .assert_eq(&explain(&refused));
+    assert!(refused.get_details_retry_info().unwrap().retry_delay.is_some());
+    let (mut models, request) = call(&key, "", 60_000);
+    models.count_tokens(request).await.unwrap();
+    let (mut models, request) = call(&others, "", 120_000);
+    models.count_tokens(request).await.unwrap();
+
+    rig.held.go_on.notify_one();
+    held.await.unwrap().unwrap();
+    for _ in 0..4 {
+        let (mut models, request) = call(&key, "", 200_000);
+        models.count_tokens(request).await.unwrap();
+    }
+    // A little that may become a lot.
+    let (models, request) = call(&key, "", 1_000_000);
+    let refused = models.send_compressed(Gzip).count_tokens(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused:?}");
+    let (models, request) = call(&key, "", 20);
+    models.send_compressed(Gzip).count_tokens(request).await.unwrap();
 }

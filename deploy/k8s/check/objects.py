@@ -27,6 +27,11 @@ def pod_labels(workload: dict) -> dict:
     return workload["spec"]["template"]["metadata"]["labels"]
 
 
+def bytes_of(quantity: str) -> int:
+    """What Kubernetes calls memory, in the units that we use."""
+    return int(quantity[:-2]) << {"Ki": 10, "Mi": 20, "Gi": 30}[quantity[-2:]]
+
+
 def selects(selector: dict, labels: dict) -> bool:
     """Whether a label selector matches, with the operators that we use."""
     for key, value in selector.get("matchLabels", {}).items():

@@ -17,7 +17,12 @@ VERSION = tomllib.loads((Path(__file__).parents[3] / "Cargo.toml").read_text())[
 AFTER_DRAIN = 30
 
 # How long a pod of tools may at least take to come back after it went, in the patience of session.
-COMING_BACK = 60
+COMING_BACK = 120
+
+# What a process has without anybody calling it, what an open stream takes (the bench measures it), how
+# many times its size a request takes, and what webhooks may take that came over HTTP (ROOM in
+# services/triggers/src/http/body.rs, four times).
+ITSELF, STREAM, REQUEST, WEBHOOKS = 128 << 20, 44 << 10, 3, 128 << 20
 
 # What nobody may reach by way of "the internet": the addresses at which clouds tell secrets.
 METADATA = ["169.254.169.254", "169.254.170.2", "100.100.100.200", "fd00:ec2::254"]
@@ -43,6 +48,7 @@ def problems(which, objects, _):
             yield f"{look.name(one)}: {problem}"
         yield from of_others(one, objects)
     yield from of_patience(objects)
+    yield from of_memory(objects)
     yield from autoscalers(which, objects)
     yield from network(objects)
     yield from arrows(objects)
@@ -203,6 +209,22 @@ def of_patience(objects):
     patience = next((one["value"] for one in environment if one["name"] == "TOOLS_PATIENCE"), 0)
     if float(patience) < pods["tools"]["terminationGracePeriodSeconds"] + COMING_BACK:
         yield f"session loses patience with a pod of tools that is replaced, after {patience} seconds"
+
+
+def of_memory(objects):
+    """Callers together cannot have a process killed. The limit of tools is for what agents run."""
+    for name in ["session", "models", "triggers"]:
+        pods = (look.pod(one) for one in look.workloads(objects) if one["metadata"]["name"] == name)
+        service = next(pods)["containers"][0]
+        given = {one["name"]: one.get("value") for one in service.get("env", [])}
+        streams, requests = given.get("MAX_STREAMS"), given.get("MAX_REQUEST_BYTES")
+        if streams is None or requests is None:
+            yield f"{name} does not say how many streams and bytes of requests it may hold"
+            continue
+        most = ITSELF + STREAM * int(streams) + REQUEST * int(requests)
+        most += WEBHOOKS if name == "triggers" else 0
+        if most > look.bytes_of(service["resources"]["limits"]["memory"]):
+            yield f"{name} may hold {most >> 20} MiB, which is more than its limit"
 
 
 def autoscalers(which, objects):
