@@ -38,6 +38,10 @@ use crate::{
 /// sweep, as this one does with what it does not know.
 const READY: &str = "windlass:ready";
 
+/// How many of them there are at most once somebody has put some back. What is taken from a sweep
+/// stays in the list, and that of a tenant who has no place would be put back for ever.
+const MOST_READY: isize = 10_000;
+
 /// Events that were committed while nobody could be told are found by the poll, so
 /// there is no use in keeping more than this.
 const BACKLOG: usize = 1024;
@@ -148,14 +152,16 @@ impl Bus {
         Ok(ready.iter().filter_map(read).collect())
     }
 
-    /// Puts sessions behind all others that are ready.
+    /// Puts sessions behind all others that are ready, as far as the list may grow; a sweep finds the rest.
     pub async fn put_back(
         &self,
         connection: &mut redis::aio::MultiplexedConnection,
         ready: &[(Tenant, SessionId)],
     ) -> RedisResult<()> {
         let entries: Vec<String> = ready.iter().map(|(tenant, id)| entry(tenant, *id)).collect();
-        connection.rpush(READY, entries).await
+        let mut pipeline = redis::pipe();
+        pipeline.rpush(READY, entries).ignore().ltrim(READY, 0, MOST_READY - 1).ignore();
+        pipeline.query_async(connection).await
     }
 
     /// Tells the owner of a turn that somebody wants something of it.

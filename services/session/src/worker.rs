@@ -12,6 +12,7 @@ use std::{
 
 use chassis::Tenant;
 use redis::aio::MultiplexedConnection;
+use sqlx::PgConnection;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep, sleep_until, timeout},
@@ -24,7 +25,6 @@ use tracing::{info, warn};
 
 use crate::{
     driver::{self, Known, Start},
-    error::Error,
     host::Host,
     ids::SessionId,
     store::{
@@ -176,6 +176,8 @@ async fn claim(host: &Arc<Host>, stop: &CancellationToken) {
     let mut sweep_at = Instant::now();
     // Whether the last look left out tenants who had their part, and of whom somebody waits.
     let mut left = false;
+    // With whom the next look begins.
+    let mut first = None;
     let mut told = pin!(told(host, None, vec![], false));
     loop {
         let (mut places, look) = tokio::select! {
@@ -195,12 +197,13 @@ async fn claim(host: &Arc<Host>, stop: &CancellationToken) {
         if look {
             sweep_at = Instant::now() + SWEEP;
             let limit = host.places.left().min(CLAIMS);
-            let found = if limit == 0 { None } else { sweep(host, limit).await };
+            let found = if limit == 0 { None } else { sweep(host, first.as_ref(), limit).await };
             // Of whom nobody asked, nobody knows.
-            left = found.as_ref().is_none_or(|(_, others)| *others);
-            let (found, _) = found.unwrap_or_default();
+            let (found, others) = found.unwrap_or((vec![], true));
+            first = found.first().map(|(tenant, _)| tenant.clone());
             let full = found.len() >= limit;
             let (found, aside) = host.places.take_each(found);
+            left = others || !aside.is_empty();
             more = full && aside.is_empty();
             places.extend(found);
         }
@@ -208,7 +211,10 @@ async fn claim(host: &Arc<Host>, stop: &CancellationToken) {
             continue;
         }
         let ids: Vec<_> = places.keys().copied().collect();
-        match store::turns::claim(&host.db, host.replica, &ids).await {
+        let claims = host.lanes.run(async |db: &mut _| {
+            store::turns::claim(db, host.replica, &ids).await
+        });
+        match claims.await {
             Ok(claims) => {
                 // Somebody may have been faster with all of them, and will be with the rest.
                 if more && !claims.is_empty() {
@@ -262,6 +268,8 @@ async fn told(
         Ok(ready) => (Some(open), ready),
         Err(error) => {
             warn!(%error, "nobody wakes the workers, looking for turns instead");
+            // One that refuses does so at once.
+            sleep(ALONE).await;
             (None, vec![])
         }
     }
@@ -269,13 +277,17 @@ async fn told(
 
 /// What is ready although nobody told us, except that of tenants who have their part, and whether
 /// anything of theirs is. None: nobody can say.
-async fn sweep(host: &Host, limit: usize) -> Option<(Vec<(Tenant, SessionId)>, bool)> {
+async fn sweep(
+    host: &Host,
+    first: Option<&Tenant>,
+    limit: usize,
+) -> Option<(Vec<(Tenant, SessionId)>, bool)> {
     let full = host.places.room.full();
-    let look = async {
-        let ready = store::turns::ready(&host.db, &full, limit as i64).await?;
-        let others = !full.is_empty() && store::turns::wait(&host.db, &full).await?;
-        Ok::<_, Error>((ready, others))
-    };
+    let look = host.lanes.run(async |db: &mut PgConnection| {
+        let ready = store::turns::ready(&mut *db, first, &full, limit as i64).await?;
+        let others = !full.is_empty() && store::turns::wait(db, &full).await?;
+        Ok((ready, others))
+    });
     match look.await {
         Ok((ready, others)) => {
             host.places.ready.store(ready.len() + usize::from(others), Relaxed);

@@ -17,18 +17,31 @@ use crate::{
 };
 
 /// Tasks that wait to be started: of each tenant about as many, the oldest first, so that nobody's
-/// wait behind another's.
-pub async fn due(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<(Tenant, TaskId)>> {
+/// wait behind another's. Of more tenants than one look meets it comes to all as `turns::ready` does.
+pub async fn due(
+    db: impl PgExecutor<'_>,
+    first: Option<&Tenant>,
+    limit: i64,
+) -> Result<Vec<(Tenant, TaskId)>> {
     let rows = sqlx::query!(
         r#"
-        with recursive tenant (id) as (
-            (select min(k.tenant_id) from session.task k where k.status in ('queued', 'retrying'))
+        with recursive behind (id) as (
+            (select min(k.tenant_id) from session.task k
+             where k.status in ('queued', 'retrying') and k.tenant_id > $3)
             union all
             select (select min(k.tenant_id) from session.task k
-                    where k.status in ('queued', 'retrying') and k.tenant_id > t.id)
-            from tenant t where t.id is not null
+                    where k.status in ('queued', 'retrying') and k.tenant_id > b.id)
+            from behind b where b.id is not null
+        ), before (id) as (
+            (select min(k.tenant_id) from session.task k
+             where k.status in ('queued', 'retrying') and k.tenant_id <= $3)
+            union all
+            select (select min(k.tenant_id) from session.task k
+                    where k.status in ('queued', 'retrying') and k.tenant_id > b.id and k.tenant_id <= $3)
+            from before b where b.id is not null
         ), waiting (id) as (
-            select t.id from tenant t where t.id is not null limit $2
+            select t.id from (select id from behind union all select id from before) t
+            where t.id is not null limit $2
         )
         select k.tenant_id as "tenant!: Tenant", k.id as "id!: TaskId"
         from waiting s
@@ -45,6 +58,7 @@ pub async fn due(db: impl PgExecutor<'_>, limit: i64) -> Result<Vec<(Tenant, Tas
         "#,
         limit,
         TENANTS,
+        first.map_or("", Tenant::as_str),
     )
     .fetch_all(db)
     .await?;

@@ -339,21 +339,31 @@ pub async fn claim(
 }
 
 /// Sessions that wait for a worker, whoever should have been told: of each tenant that is not
-/// `full` about as many, so that nobody's wait behind another's.
+/// `full` about as many, so that nobody's wait behind another's. Where more tenants wait than one
+/// look meets, it meets those behind `first`, and then the others: begun with whoever it found the
+/// last time, it comes to all of them.
 pub async fn ready(
     db: impl PgExecutor<'_>,
+    first: Option<&Tenant>,
     full: &[Tenant],
     limit: i64,
 ) -> Result<Vec<(Tenant, SessionId)>> {
     let rows = sqlx::query!(
         r#"
-        with recursive tenant (id) as (
-            (select min(r.tenant_id) from session.run_state r where r.status = 'ready')
+        with recursive behind (id) as (
+            (select min(r.tenant_id) from session.run_state r where r.status = 'ready' and r.tenant_id > $4)
             union all
-            select (select min(r.tenant_id) from session.run_state r where r.status = 'ready' and r.tenant_id > t.id)
-            from tenant t where t.id is not null
+            select (select min(r.tenant_id) from session.run_state r where r.status = 'ready' and r.tenant_id > b.id)
+            from behind b where b.id is not null
+        ), before (id) as (
+            (select min(r.tenant_id) from session.run_state r where r.status = 'ready' and r.tenant_id <= $4)
+            union all
+            select (select min(r.tenant_id) from session.run_state r
+                    where r.status = 'ready' and r.tenant_id > b.id and r.tenant_id <= $4)
+            from before b where b.id is not null
         ), waiting (id) as (
-            select t.id from tenant t where t.id is not null and t.id <> all ($1) limit $3
+            select t.id from (select id from behind union all select id from before) t
+            where t.id is not null and t.id <> all ($1) limit $3
         )
         select r.tenant_id as "tenant!: Tenant", r.session_id as "id!: SessionId"
         from waiting s
@@ -369,6 +379,7 @@ pub async fn ready(
         full as _,
         limit,
         TENANTS,
+        first.map_or("", Tenant::as_str),
     )
     .fetch_all(db)
     .await?;

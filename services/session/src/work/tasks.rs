@@ -25,11 +25,13 @@ pub struct Tasks {
     host: Arc<Host>,
     /// How far the look at all attempts got.
     after: Option<RunId>,
+    /// With whom the next look at what waits begins.
+    first: Option<Tenant>,
 }
 
 impl Tasks {
     pub fn new(host: Arc<Host>) -> Tasks {
-        Tasks { host, after: None }
+        Tasks { host, after: None, first: None }
     }
 
     pub async fn look(&mut self, heard: &Heard) -> Result<()> {
@@ -52,33 +54,40 @@ impl Tasks {
         }
         if wishes {
             deliver(&self.host).await?;
-            start(&self.host).await?;
+            start(&self.host, &mut self.first).await?;
         }
         Ok(())
     }
 }
 
 /// Begins attempts of tasks that wait, as many as there is room for.
-async fn start(host: &Arc<Host>) -> Result<()> {
+async fn start(host: &Arc<Host>, first: &mut Option<Tenant>) -> Result<()> {
     let room = host.places.spare();
     if room == 0 {
         return Ok(());
     }
-    let stamp = Stamp::of(host.replica);
-    for (tenant, id) in runs::due(&host.db, room as i64).await? {
+    let due = runs::due(&host.db, first.as_ref(), room as i64).await?;
+    *first = due.first().map(|(tenant, _)| tenant.clone());
+    for (tenant, id) in due {
         // Nobody's tasks take all of it.
         if host.places.spare_of(&tenant) == 0 {
             continue;
         }
-        let (run_id, events) = runs::start(&host.db, id, host.replica, &stamp).await?;
-        let errand = runs::errand(&host.db, id).await?;
-        host.bus.publish(&errand.tenant, id.session(), events, false);
-        let Some(run_id) = run_id else { continue };
-        if let Err(error) = hand_out(host, id, run_id, errand).await {
-            warn!(%error, task.id = %id, "cannot submit an attempt of task {id}, trying again");
+        if let Err(error) = begin(host, id).await {
+            warn!(%error, task.id = %id, "cannot begin an attempt of task {id}, trying again");
         }
     }
     Ok(())
+}
+
+async fn begin(host: &Arc<Host>, id: TaskId) -> Result<()> {
+    let (run_id, events) = runs::start(&host.db, id, host.replica, &Stamp::of(host.replica)).await?;
+    let errand = runs::errand(&host.db, id).await?;
+    host.bus.publish(&errand.tenant, id.session(), events, false);
+    match run_id {
+        Some(run_id) => hand_out(host, id, run_id, errand).await,
+        None => Ok(()),
+    }
 }
 
 /// Submits the turn of an attempt that began.

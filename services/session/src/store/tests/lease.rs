@@ -35,7 +35,7 @@ async fn only_what_is_ready_is_claimed(db: PgPool) {
     let (idle, busy, ready) =
         (world.session().await, world.claimed().await.session_id, world.session().await);
     world.submit(ready, "hello").await;
-    assert_eq!(turns::ready(&world.db, &[], 10).await.unwrap(), [(world.tenant.clone(), ready)]);
+    assert_eq!(turns::ready(&world.db, None, &[], 10).await.unwrap(), [(world.tenant.clone(), ready)]);
     let ids = [idle, busy, ready, ready, SessionId::new()];
     let claims = turns::claim(&world.db, world.replica, &ids).await.unwrap();
     assert_eq!(claims.iter().map(|(claim, _)| claim.session_id).collect::<Vec<_>>(), [ready]);
@@ -52,10 +52,13 @@ async fn nobodys_sessions_wait_behind_those_of_another(db: PgPool) {
     let id = other.session().await;
     other.submit(id, "hello").await;
     let (theirs, full) = ((other.tenant.clone(), id), [world.tenant.clone()]);
-    let ready = turns::ready(&world.db, &[], 4).await.unwrap();
+    let ready = turns::ready(&world.db, None, &[], 4).await.unwrap();
     assert!(ready.len() == 4 && ready.contains(&theirs), "{ready:?}");
-    assert_eq!(turns::ready(&world.db, &full, 4).await.unwrap(), [theirs]);
-    assert_eq!(turns::ready(&world.db, &[other.tenant], 9).await.unwrap().len(), 9);
+    assert_eq!(turns::ready(&world.db, None, &full, 4).await.unwrap(), [theirs.clone()]);
+    let whoever = turns::ready(&world.db, Some(&other.tenant), &[], 4).await.unwrap();
+    assert!(whoever.len() == 4 && whoever.contains(&theirs), "{whoever:?}");
+    let full = [other.tenant];
+    assert_eq!(turns::ready(&world.db, full.first(), &full, 9).await.unwrap().len(), 9);
 }
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]

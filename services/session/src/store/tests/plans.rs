@@ -67,7 +67,7 @@ async fn no_look_for_work_scans_a_table(db: PgPool) {
     for round in 0..8 {
         let ids: Vec<_> = ids[round * 100..][..100].iter().map(|id| id.uuid()).collect();
         let ids: Vec<_> = ids.into_iter().map(RunId::from_uuid).collect();
-        assert_eq!(runs::due(db, 100).await.unwrap().len(), 0);
+        assert_eq!(runs::due(db, None, 100).await.unwrap().len(), 0);
         assert_eq!(runs::open(db, None, 100).await.unwrap().len(), 100);
         assert_eq!(runs::changed(db, &ids).await.unwrap().len(), if round == 0 { 100 } else { 0 });
         assert_eq!(items::due(db, 100).await.unwrap().len(), 0);
@@ -122,7 +122,7 @@ async fn a_turn(world: &World, id: SessionId) {
     let db = &world.db;
     world.submit(id, "question").await;
     world.submit(id, "follow-up").await;
-    assert_eq!(turns::ready(db, &[], 10).await.unwrap(), [(world.tenant.clone(), id)]);
+    assert_eq!(turns::ready(db, None, &[], 10).await.unwrap(), [(world.tenant.clone(), id)]);
     let claim = world.claim(id).await;
 
     let mut owner = Owner::from(&claim);

@@ -1,3 +1,6 @@
+use std::collections::HashSet;
+
+use chassis::Tenant;
 use expect_test::expect;
 use proto::{
     event::v1::{Event, Payload, TurnFailed},
@@ -537,7 +540,7 @@ async fn nobodys_tasks_wait_behind_those_of_another(db: PgPool) {
     .execute(&db)
     .await
     .unwrap();
-    let due = runs::due(&db, 10).await.unwrap();
+    let due = runs::due(&db, None, 10).await.unwrap();
     let tenants = || due.iter().map(|(tenant, _)| tenant.to_string());
     assert_eq!(tenants().filter(|tenant| tenant == "other").count(), 1, "{due:?}");
     assert!(due.len() >= 5);
@@ -556,4 +559,30 @@ async fn nobodys_tasks_wait_behind_those_of_another(db: PgPool) {
     let due = items::due(&db, 2).await.unwrap();
     let due: Vec<_> = due.iter().map(|id| id.session().to_string()).collect();
     assert_eq!(due, [ids[0].clone(), ids[89].clone()]);
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn of_more_tenants_than_one_look_meets_the_next_ones_come_to_all(db: PgPool) {
+    sqlx::query(
+        "insert into session.task (id, tenant_id, request_id, request_digest, owner, title, objective, root_id,
+                status, run_id)
+         select 'task_' || lpad(n::text, 26, '0'), 't' || lpad(n::text, 4, '0'), n, '', 'alice', '',
+                'do', '', 'queued', ''
+         from generate_series(1, 1200) n",
+    )
+    .execute(&db)
+    .await
+    .unwrap();
+    let tenant = |name: &str| name.parse::<Tenant>().unwrap();
+    let due = async |first: Option<&str>| {
+        let first = first.map(tenant);
+        let due = runs::due(&db, first.as_ref(), 2_000).await.unwrap();
+        due.into_iter().map(|(tenant, _)| tenant).collect::<HashSet<_>>()
+    };
+    let met = due(None).await;
+    assert!(met.len() == 1_000 && !met.contains(&tenant("t1200")));
+    let met = due(Some("t0700")).await;
+    let all = ["t0701", "t1200", "t0001", "t0500"].map(tenant);
+    assert!(met.len() == 1_000 && all.iter().all(|one| met.contains(one)));
+    assert!(!met.contains(&tenant("t0700")), "it was met the last time");
 }
