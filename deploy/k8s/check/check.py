@@ -1,4 +1,4 @@
-"""Checks rendered manifests: schemas, shapes, policy, and that every variable is a flag.
+"""Checks rendered manifests: schemas, shapes, policy, and that every variable is a flag; and the images.
 
     check.py <directory with the services' programs> <rendered.yaml>…
 """
@@ -10,6 +10,7 @@ import yaml
 
 import alerts
 import flags
+import images
 import policy
 import schemas
 
@@ -18,6 +19,9 @@ PROBLEMS = [schemas.problems, policy.problems, flags.problems, alerts.problems]
 
 def main(programs: str, *files: str) -> int:
     found = 0
+    for problem in images.problems(images.DOCKERFILE.read_text()):
+        found += 1
+        print(f"images: {problem}", file=sys.stderr)
     for path in map(Path, files):
         objects = [one for one in yaml.safe_load_all(path.read_text()) if one]
         for check in PROBLEMS:

@@ -1,4 +1,4 @@
-"""Shows that the policy sees what it is there for: breaks the manifests in one way at a time.
+"""Shows that the policy sees what it is there for: breaks manifests and images in one way at a time.
 
     mutations.py <rendered.yaml>
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 import alerts
+import images
 import objects as look
 import policy
 import schemas
@@ -68,7 +69,9 @@ MUTATIONS = [
     ("a short grace", lambda all: session(all).update(terminationGracePeriodSeconds=30), "killed"),
     ("a secret of another", lambda all: container(all)["envFrom"].append({"secretRef": {"name": "windlass-models"}}), "of another service"),
     ("no patience", lambda all: container(all).pop("env"), "loses patience"),
-    ("more grace than patience", lambda all: look.pod(find(all, "StatefulSet", "tools")).update(terminationGracePeriodSeconds=150), "loses patience"),
+    ("more grace than patience", lambda all: look.pod(find(all, "StatefulSet", "tools")).update(terminationGracePeriodSeconds=61), "loses patience"),
+    ("no bound for requests", lambda all: container(all)["env"].pop(1), "does not say how many streams"),
+    ("more streams than memory", lambda all: container(all)["env"][2].update(value="16384"), "more than its limit"),
     ("no migration", lambda all: session(all).pop("initContainers"), "migrate"),
     ("an authority for nobody", lambda all: session(all).update(volumes=[{"name": "database-ca"}]), "container migrate does not see the authority"),
     ("one node", lambda all: session(all).pop("topologySpreadConstraints"), "one node"),
@@ -101,6 +104,21 @@ MUTATIONS = [
     ("another namespace", lambda all: find(all, "PrometheusRule", "windlass")["metadata"].update(namespace="shop"), "we are in shop"),
 ]
 
+# The same of the Dockerfile: what is written in place of what.
+IMAGES = [
+    ("another Rust", "ARG RUST=1.95", "ARG RUST=1.70", "the least that Cargo.toml allows"),
+    ("latest", "debian:bookworm-slim", "debian:latest", "names no release"),
+    ("root", "USER 65532:65532", "USER root", "not of a user with a number"),
+    ("no user", "USER 65532:65532\n", "", "not of a user with a number"),
+    ("another program", '["triggers"]', '["models"]', "does not run triggers"),
+    ("a service without an image", " AS models", " AS modles", "no stage models"),
+    ("a crate that is not there", "-p sandbox", "-p sandbocks", "no such crate"),
+    ("a program that is not built", "target/dist/evidence", "target/dist/proof", "which it does not build"),
+    ("a program that is not installed", "/out/sandbox-init", "/out/sandbox", "which nobody installs"),
+    ("a folder that is not there", "deploy/agents/", "deploy/people/", "which is not there"),
+    ("a stage that is not there", "--from=root", "--from=roof", "no such stage"),
+]
+
 
 def problems(objects):
     return [*policy.problems("base", objects, None), *alerts.problems("base", objects, None)]
@@ -126,7 +144,14 @@ def main(path: str) -> int:
         if not any(words in problem for problem in found):
             missed += 1
             print(f"the check does not see {what}: {found}", file=sys.stderr)
-    print(f"manifests: the check sees {len(MUTATIONS) - missed} of {len(MUTATIONS)} mistakes")
+    dockerfile = images.DOCKERFILE.read_text()
+    for what, old, new, words in IMAGES:
+        found = list(images.problems(dockerfile.replace(old, new)))
+        if not any(words in problem for problem in found):
+            missed += 1
+            print(f"the check does not see {what} in the Dockerfile: {found}", file=sys.stderr)
+    mistakes = len(MUTATIONS) + len(IMAGES)
+    print(f"manifests: the check sees {mistakes - missed} of {mistakes} mistakes")
     return 1 if missed else 0
 
 
