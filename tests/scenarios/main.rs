@@ -20,6 +20,7 @@ mod clients;
 mod trace;
 mod facts;
 mod metrics;
+mod runbook;
 mod migrate;
 mod bad_input;
 mod queue;

@@ -10,16 +10,22 @@ use proto::{session::v1::subscribe_request::From, triggers::v1::schedule::When};
 use serde_json::Value;
 use tests::World;
 
-use crate::triggers::{create, schedule, settled};
+use crate::{
+    runbook::{blocks, document},
+    triggers::{create, schedule, settled},
+};
 
 /// What Prometheus adds to all that it scrapes, by `service-monitor.yaml`.
 const SCRAPED: [&str; 4] = ["job", "namespace", "pod", "service"];
 
+/// What is not ours, and what Prometheus adds for each process that it scrapes.
+const OTHERS: [&str; 2] = ["target_info", "up"];
+
 /// Metrics by name, each with the names of its labels.
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
-/// Alerts, dashboard and autoscalers in `deploy/k8s` ask for nothing that the services do not tell:
-/// a name with a typo is an alert that never fires.
+/// Alerts, dashboard and autoscalers in `deploy/k8s` and the runbook ask for nothing that the services
+/// do not tell: a name with a typo is an alert that never fires. What they do tell is documented.
 #[tokio::test]
 async fn dashboards_and_alerts_ask_for_what_services_tell() {
     chassis::tls::install_default();
@@ -52,6 +58,26 @@ async fn dashboards_and_alerts_ask_for_what_services_tell() {
             assert!(scraped || known.contains(&label), "{metric} has no label {label}: {known:?}");
         }
     }
+
+    let documented = documented();
+    let base = |name: &String| {
+        let parts = ["_bucket", "_sum", "_count"];
+        parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned()
+    };
+    let told: BTreeSet<_> = told.keys().map(base).filter(|name| !OTHERS.contains(&&**name)).collect();
+    let unknown: Vec<_> = told.difference(&documented).collect();
+    let gone: Vec<_> = documented.difference(&told).collect();
+    assert!(unknown.is_empty() && gone.is_empty(), "not documented: {unknown:?}, gone: {gone:?}");
+}
+
+/// The names in the table of `docs/operate.md`.
+fn documented() -> BTreeSet<String> {
+    let text = document("operate.md");
+    let (_, table) = text.split_once("**Metrics**").unwrap();
+    let rows = table.lines().skip_while(|line| !line.starts_with('|'));
+    let rows = rows.take_while(|line| line.starts_with('|')).skip(2);
+    let cells = rows.map(|row| row.split('|').nth(1).unwrap());
+    cells.flat_map(|names| names.split('`').skip(1).step_by(2)).map(str::to_owned).collect()
 }
 
 /// Everything that somebody asks Prometheus for.
@@ -66,6 +92,11 @@ fn expressions() -> Vec<String> {
     let scaling = text("scaling/kustomization.yaml");
     let names = scaling.lines().filter_map(|line| line.trim().strip_prefix("name: "));
     found.extend(names.filter(|name| name.contains('_')).map(str::to_owned));
+    for block in blocks(&document("runbook.md"), "promql") {
+        // What people read is no expression.
+        let lines = block.lines().map(|line| line.split('#').next().unwrap().to_owned());
+        found.extend(lines);
+    }
     found
 }
 
