@@ -95,6 +95,15 @@ impl Postgres {
         }
     }
 
+    /// Stops the clock for the server and all that serves its connections, with the locks they hold.
+    pub fn pause(&mut self) -> Result<()> {
+        self.process.pause()
+    }
+
+    pub fn resume(&mut self) -> Result<()> {
+        self.process.resume()
+    }
+
     /// Stops the server in good order; open connections are cut.
     pub async fn stop(&mut self) -> Result<()> {
         self.process.end(Signal::SIGINT, STOP).await.map(|_| ())

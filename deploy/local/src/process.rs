@@ -147,6 +147,30 @@ impl Process {
             .with_context(|| format!("cannot send {signal} to {}", self.name))
     }
 
+    /// Stops the clock for it and for the processes that it has started: they keep what they have
+    /// and do nothing.
+    pub fn pause(&mut self) -> Result<()> {
+        // Itself first, so that it starts nobody meanwhile.
+        self.signal(Signal::SIGSTOP)?;
+        self.signal_children(Signal::SIGSTOP);
+        Ok(())
+    }
+
+    pub fn resume(&mut self) -> Result<()> {
+        self.signal_children(Signal::SIGCONT);
+        self.signal(Signal::SIGCONT)
+    }
+
+    /// One that has ended meanwhile needs no signal; its id is nobody's before its parent has heard.
+    fn signal_children(&mut self, signal: Signal) {
+        let Some(pid) = self.pid() else { return };
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.unwrap_or_default();
+        for child in children.split_whitespace().filter_map(|child| child.parse().ok()) {
+            kill(Pid::from_raw(child), signal).ok();
+        }
+    }
+
     /// Kills the process as a crash would: it gets no chance to say goodbye.
     pub async fn kill(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL, Duration::from_secs(10)).await.map(|_| ())

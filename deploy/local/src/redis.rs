@@ -76,11 +76,11 @@ impl Redis {
 
     /// Stops the clock for it: it keeps its connections and does nothing.
     pub fn pause(&mut self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     pub fn resume(&mut self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
+        self.process.resume()
     }
 
     /// Loses everything, as one does that has no file and was restarted.

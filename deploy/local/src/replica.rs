@@ -126,11 +126,11 @@ impl Replica {
 
     /// Stops the clock for it: it keeps its connections and does nothing.
     pub fn pause(&mut self) -> Result<()> {
-        self.process.signal(Signal::SIGSTOP)
+        self.process.pause()
     }
 
     pub fn resume(&mut self) -> Result<()> {
-        self.process.signal(Signal::SIGCONT)
+        self.process.resume()
     }
 
     /// Starts it again on the same port, after a graceful stop if it still runs.

@@ -188,7 +188,7 @@ impl Blows {
         let index = dice.below(REPLICAS);
         let any = Service::ALL[dice.below(Service::ALL.len())];
         let wire = Victim::Wire(dice.below(self.stage.wires.len()));
-        let (victim, fate) = match dice.below(29) {
+        let (victim, fate) = match dice.below(30) {
             0..4 => (self.mortal(Service::Session, index), Fate::Killed),
             4..6 => (Victim::Replica(Service::Session, index), Fate::Paused),
             6 => (self.mortal(Service::Session, index), Fate::Terminated),
@@ -206,10 +206,11 @@ impl Blows {
             24 => (Victim::Redis, Fate::Held),
             25..27 => (Victim::Postgres, Fate::Killed),
             27 => (Victim::Postgres, Fate::Terminated),
+            28 => (Victim::Postgres, Fate::Paused),
             _ => (Victim::Postgres, Fate::Held),
         };
         // Nobody does much without Postgres, and starting it again takes a while as well.
-        let stops = victim == Victim::Postgres && fate != Fate::Held;
+        let stops = victim == Victim::Postgres && [Fate::Killed, Fate::Terminated].contains(&fate);
         let away = if self.is_elder(victim) || stops { SHORTLY } else { AWAY };
         let away = dice.millis(away.start, away.end);
         Blow { victim, fate, away, hangs_up: dice.below(2) == 0 }
@@ -303,6 +304,11 @@ impl Blows {
                 sleep(away).await;
                 let held = self.stage.wires_to("DATABASE_URL");
                 return held.for_each(|wire| wire.proxy.resume());
+            }
+            Fate::Paused => {
+                postgres.pause().unwrap();
+                sleep(away).await;
+                return postgres.resume().unwrap();
             }
             Fate::Terminated => postgres.stop().await.unwrap(),
             _ => postgres.kill().await.unwrap(),
