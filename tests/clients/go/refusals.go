@@ -35,8 +35,6 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 	}))
 	readOnly := sessionv1.NewSessionServiceClient(connect(address, reader.Secret))
 	odd := metadata.AppendToOutgoingContext(ctx, "x-request-id", "not an id")
-	soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	defer cancel()
 
 	used := &sessionv1.CreateSessionRequest{RequestId: "used-" + id, Title: "The first"}
 	must(sessions.CreateSession(ctx, used))
@@ -47,12 +45,16 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 	}
 	subscribe := func(ctx context.Context, request *sessionv1.SubscribeRequest) error {
 		request.SessionId = id
-		stream := must(streams.Subscribe(ctx, request))
-		for {
-			if _, err := stream.Recv(); err != nil {
-				return err
-			}
+		stream, err := streams.Subscribe(ctx, request)
+		for err == nil {
+			_, err = stream.Recv()
 		}
+		return err
+	}
+	hurried := func() error {
+		soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+		defer cancel()
+		return subscribe(soon, &sessionv1.SubscribeRequest{})
 	}
 	ahead := &sessionv1.SubscribeRequest_AfterSequence{AfterSequence: 1_000_000}
 
@@ -99,7 +101,7 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 			codes.FailedPrecondition, errorv1.Reason_REASON_NOTHING_TO_REWIND, ""},
 		{"a cursor beyond the end", subscribe(ctx, &sessionv1.SubscribeRequest{From: ahead}),
 			codes.OutOfRange, errorv1.Reason_REASON_CURSOR_AHEAD, ""},
-		{"more time", subscribe(soon, &sessionv1.SubscribeRequest{}),
+		{"more time", hurried(),
 			codes.DeadlineExceeded, errorv1.Reason_REASON_DEADLINE_EXCEEDED, ""},
 	} {
 		refused(row.what, row.err, row.code, row.reason, row.field)
