@@ -100,14 +100,22 @@ async fn about(stage: &Stage) -> Result<String> {
     let postgres = postgres.split(' ').next().unwrap_or_default();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let cores = thread::available_parallelism()?;
-    let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
-    let commit = git.ok().filter(|git| git.status.success()).map_or_else(
-        || "a commit that nobody knows".to_owned(),
-        |git| format!("commit {}", String::from_utf8_lossy(&git.stdout).trim()),
-    );
+    let commit = commit().unwrap_or_else(|| "a commit that nobody knows".to_owned());
     let kernel: Vec<&str> = kernel.splitn(3, '.').take(2).collect();
     let kernel = kernel.join(".");
     Ok(format!("{commit}, {cores} cores, Linux {kernel}, Postgres {postgres}"))
+}
+
+/// With its subject, because ids change when commits are put behind others.
+fn commit() -> Option<String> {
+    let git = |arguments: &[&str]| {
+        let git = Command::new("git").args(arguments).output().ok()?;
+        let said = String::from_utf8_lossy(&git.stdout).trim().to_owned();
+        git.status.success().then_some(said)
+    };
+    let commit = git(&["log", "-1", "--format=commit %h of %cs (%s)"])?;
+    let changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
+    Some(if changed { format!("{commit} and what was changed since") } else { commit })
 }
 
 fn print(table: &Table) {

@@ -8,7 +8,13 @@ use proto::session::v1::subscribe_request::From;
 use sqlx::Executor as _;
 
 use super::{kib, milliseconds, past, turns, two};
-use crate::{counts::Counters, quantiles::Quantiles, scale::Scale, stage::Stage, table::Table};
+use crate::{
+    counts::{Counters, Counts},
+    quantiles::Quantiles,
+    scale::Scale,
+    stage::Stage,
+    table::Table,
+};
 
 /// The least, and how many times as much there is in the end, by steps of ten or a hundred.
 const FEWEST: i64 = 10;
@@ -31,8 +37,8 @@ pub async fn measure(scale: Scale, table: &mut Table) -> Result<()> {
     history(stage, table).await
 }
 
-/// Sessions that exist and are quiet, each with a turn behind it, while one speaks; beside them are
-/// those that have spoken before it, some forty.
+/// Sessions that exist and are quiet, each with a turn behind it, while one speaks, a new one every
+/// twenty turns; those that have spoken before it are there too, some tens in the end.
 async fn sessions(stage: &mut Stage, table: &mut Table) -> Result<()> {
     let mut counters = Counters::new(stage).await?;
     let (mut there, mut costs) = (0, Vec::new());
@@ -44,13 +50,8 @@ async fn sessions(stage: &mut Stage, table: &mut Table) -> Result<()> {
         stage.database().await?.execute("analyze").await?;
         let time = stage.scale.load / 2;
         let load = turns::run(stage, &mut counters, 1, time, async || Ok(())).await?;
-        let beside = |what| format!("{what} beside {count} sessions");
-        let p50 = load.latencies.p50();
-        table.note(beside("submit to completed, p50,"), milliseconds(p50));
-        let counts = &load.counts;
-        table.note(beside("statements per turn"), two(counts.statements / load.turns));
-        table.note(beside("WAL per turn"), kib(counts.wal_bytes / load.turns));
-        costs.push(p50);
+        let where_it_is = format!("beside {count} sessions");
+        costs.push(tell(table, &where_it_is, &load.latencies, load.counts, load.turns));
     }
     let what = format!("a turn beside {} ÷ beside {FEWEST} sessions", stage.scale.grown_sessions);
     flat(table, what, &costs);
@@ -78,27 +79,43 @@ async fn history(stage: &mut Stage, table: &mut Table) -> Result<()> {
     for messages in lengths {
         eprintln!("a history of {messages} messages …");
         let session = past::compacted(stage, messages / 2).await?;
-        conversations.push((messages, session, Quantiles::default()));
+        conversations.push((messages, session, Quantiles::default(), Counts::default()));
     }
     stage.settle().await?;
+    let mut counters = Counters::new(stage).await?;
     for _ in 0..ROUNDS {
-        for (_, session, latencies) in &mut conversations {
+        for (_, session, latencies, counts) in &mut conversations {
             let last = session.get().await.last_sequence;
             let events = session.subscribe(From::AfterSequence(last)).await;
+            let before = counters.read().await?;
             let spoken = turns::converse((session.clone(), events), last, TURNS);
             latencies.extend(spoken.await);
+            counts.add(counters.since(&before).await?);
         }
     }
     let mut costs = Vec::new();
-    for (messages, _, latencies) in &conversations {
-        let p50 = latencies.p50();
-        table
-            .note(format!("submit to completed after {messages} messages, p50"), milliseconds(p50));
-        costs.push(p50);
+    for (messages, _, latencies, counts) in &conversations {
+        let where_it_is = format!("after {messages} messages");
+        costs.push(tell(table, &where_it_is, latencies, *counts, (ROUNDS * TURNS) as f64));
     }
     let what = format!("a turn after {} ÷ after {FEWEST} messages", stage.scale.grown_messages);
     flat(table, what, &costs);
     Ok(())
+}
+
+/// What a turn cost there, and of that how long it took.
+fn tell(
+    table: &mut Table,
+    where_it_is: &str,
+    latencies: &Quantiles,
+    counts: Counts,
+    turns: f64,
+) -> f64 {
+    let p50 = latencies.p50();
+    table.note(format!("submit to completed {where_it_is}, p50"), milliseconds(p50));
+    table.note(format!("statements per turn {where_it_is}"), two(counts.statements / turns));
+    table.note(format!("WAL per turn {where_it_is}"), kib(counts.wal_bytes / turns));
+    p50
 }
 
 fn flat(table: &mut Table, what: String, costs: &[f64]) {
