@@ -40,6 +40,9 @@ const FILL: usize = 1_000;
 /// How long a builder may be silent before another begins.
 const BUILDER: Duration = Duration::from_secs(5);
 
+/// How often a builder says that it is still at it, so that it may be late several times.
+pub const RENEWAL: Duration = Duration::from_secs(1);
+
 #[derive(Clone)]
 pub struct Bus {
     redis: Redis,
@@ -171,6 +174,12 @@ impl Bus {
     /// Claims the rebuild, or learns that there is none to do.
     pub async fn begin(&self, tenant: &Tenant, token: &str) -> RedisResult<Turn> {
         self.step(tenant, "begin", token, &[]).await
+    }
+
+    /// Keeps the claim. One that was lost does not come back: others may have built since, and rules
+    /// may have changed.
+    pub async fn renew(&self, tenant: &Tenant, token: &str) -> RedisResult<Turn> {
+        self.step(tenant, "renew", token, &[]).await
     }
 
     /// Sets everything and opens the new epoch, whose name is the builder's token.

@@ -4,6 +4,8 @@
 //! admitted then until they are counted from the ledger. Before that, every process that lives has
 //! put on record what it admitted: a beat of its own that began later than the loss says so.
 
+use std::{pin::pin, time::Duration};
+
 use chassis::Tenant;
 use futures::{
     FutureExt as _,
@@ -14,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{Admission, PATIENCE, POLL, RETRY, lock, now};
 use crate::{
-    bus::Turn,
+    bus::{RENEWAL, Turn},
     counters::Counters,
     error::{Error, Result},
     limit::Governance,
@@ -22,6 +24,10 @@ use crate::{
     request::ReplicaId,
     store,
 };
+
+/// How long a step of it may take. Whoever is not done by then waits for a Postgres that others may
+/// reach.
+const STEP: Duration = Duration::from_secs(60);
 
 pub type Rebuild = Shared<BoxFuture<'static, ()>>;
 
@@ -64,11 +70,15 @@ impl Admission {
                 }
             }
             let at = Moment::of(now());
-            let (rules, past) = store::requests::past(&self.0.db, tenant, &at).await?;
+            let reading = store::requests::past(&self.0.db, tenant, &at);
+            let Some((rules, past)) = self.keep(tenant, &token, reading).await? else {
+                complete = false;
+                continue;
+            };
             let governance = Governance::from(&rules);
             // Where nothing is counted nobody has to be waited for.
             if !governance.is_empty() && !complete {
-                complete = self.on_record(tenant, &token).await?;
+                complete = self.keep(tenant, &token, self.on_record()).await?.is_some();
                 continue;
             }
             let counters = Counters::of(&governance, &past, &at);
@@ -96,9 +106,26 @@ impl Admission {
         }
     }
 
-    /// Returns when everything that any living process had admitted is in the ledger. `false`:
-    /// somebody else took over.
-    async fn on_record(&self, tenant: &Tenant, token: &str) -> anyhow::Result<bool> {
+    /// Does what may take longer than a builder may be silent. Nothing: somebody else took over.
+    async fn keep<T>(
+        &self,
+        tenant: &Tenant,
+        token: &str,
+        work: impl Future<Output = Result<T>>,
+    ) -> anyhow::Result<Option<T>> {
+        let mut work = pin!(timeout(STEP, work));
+        loop {
+            if let Ok(done) = timeout(RENEWAL, &mut work).await {
+                return Ok(Some(done??));
+            }
+            if self.0.bus.renew(tenant, token).await? != Turn::Yours {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns when everything that any living process had admitted is in the ledger.
+    async fn on_record(&self) -> Result<()> {
         let here = self.0.here().replica;
         let before = store::replicas::all(&self.0.db).await?;
         drop(self.0.asking.write().await);
@@ -111,13 +138,9 @@ impl Admission {
                 now.is_some_and(|now| now.beat < then.beat + 2)
             });
             if !late {
-                return Ok(true);
+                return Ok(());
             }
             sleep(POLL).await;
-            // Still at it.
-            if self.0.bus.begin(tenant, token).await? != Turn::Yours {
-                return Ok(false);
-            }
         }
     }
 }

@@ -343,9 +343,23 @@ async fn only_one_process_counts_anew() {
     // Rules that change in between end the work of whoever had read the old ones.
     bus.invalidate(tenant).await.unwrap();
     assert_eq!(turn("one").await, Turn::Busy);
+    assert_eq!(bus.renew(tenant, "one").await.unwrap(), Turn::Busy);
     assert_eq!(bus.begin(tenant, "one").await.unwrap(), Turn::Yours);
     assert_eq!(turn("one").await, Turn::Yours);
     assert_eq!(bus.begin(tenant, "two").await.unwrap(), Turn::Present);
+}
+
+#[tokio::test]
+async fn a_claim_lasts_for_as_long_as_it_is_renewed() {
+    let rig = Rig::new().await;
+    rig.bus.invalidate(&rig.tenant).await.unwrap();
+    assert_eq!(rig.bus.begin(&rig.tenant, "one").await.unwrap(), Turn::Yours);
+    let claim = [("building".to_owned(), BUILDER.as_secs() as i64)];
+    let began = rig.clock().await;
+    sleep(Duration::from_millis(5)).await;
+    assert_eq!(rig.bus.renew(&rig.tenant, "one").await.unwrap(), Turn::Yours);
+    rig.stay_since(began, &claim).await;
+    assert_eq!(rig.bus.renew(&rig.tenant, "two").await.unwrap(), Turn::Busy);
 }
 
 /// Whoever came first goes first, and whoever left is not waited for.

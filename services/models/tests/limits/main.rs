@@ -29,7 +29,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::Mutex,
     task::JoinSet,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status, Streaming};
@@ -155,9 +155,7 @@ async fn no_call_too_many_is_made_and_none_is_held_for_ever(db: PgPool) {
                     _ => None,
                 };
                 match patience {
-                    Some(patience) => {
-                        drop(tokio::time::timeout(patience, complete(&replica)).await)
-                    }
+                    Some(patience) => drop(timeout(patience, complete(&replica)).await),
                     None => complete(&replica).await,
                 }
                 left.fetch_sub(1, SeqCst);
@@ -238,6 +236,26 @@ async fn without_redis_the_books_have_what_runs_and_nothing_else(db: PgPool) {
     })
     .await;
     eventually(async || in_use().await == Some(0)).await;
+}
+
+/// Counting takes as long as it takes, and whoever does it keeps it.
+#[sqlx::test(migrations = false)]
+async fn a_ledger_that_is_slow_to_read_is_read_all_the_same(db: PgPool) {
+    let _turn = TURN.lock().await;
+    chassis::database::MIGRATIONS.run(&db).await.unwrap();
+    let stop = CancellationToken::new();
+    let _stop = stop.clone().drop_guard();
+    let tenant = format!("slow-{}", std::process::id());
+    let replica = Replica::start(&db, &tenant, &stop).await;
+    complete(&replica).await;
+    // Longer than a builder may be silent.
+    let slow = "alter table models.rule rename to quick_rule; \
+        create function models.slow_rule() returns setof models.quick_rule language plpgsql as \
+        'begin perform pg_sleep(6); return query select * from models.quick_rule; end'; \
+        create view models.rule as select * from models.slow_rule()";
+    sqlx::raw_sql(slow).execute(&db).await.unwrap();
+    forget(&tenant).await;
+    timeout(Duration::from_secs(15), complete(&replica)).await.unwrap();
 }
 
 /// Asks until there is a whole answer.
