@@ -18,6 +18,9 @@ if builder and builder ~= claim then
 end
 
 if step == 'begin' then
+    -- A version before this one would go on by an epoch of another life, and what it admits would be
+    -- neither counted here nor on record.
+    redis.call('hdel', meta, 'epoch')
     redis.call('set', lock, claim, 'px', ARGV[3])
     return 'yours'
 end

@@ -227,6 +227,9 @@ async fn what_was_counted_in_another_life_of_redis_is_lost() {
     let _: () = rig.bus.redis.connection().set(&lock, "another builder").await.unwrap();
     assert_eq!(rig.bus.begin(&rig.tenant, "one").await.unwrap(), Turn::Yours);
     assert_eq!(rig.bus.begin(&rig.tenant, "builder").await.unwrap(), Turn::Busy);
+    // Nor does a version go on that looks for an epoch and not for its life.
+    let epoch: bool = rig.bus.redis.connection().hexists(&meta, "epoch").await.unwrap();
+    assert!(!epoch);
     rig.bus.invalidate(&rig.tenant).await.unwrap();
     rig.open(&Counters::default(), &[]).await;
     assert_eq!(rig.settle(id, 0, 0).await, Settled::Gone);
