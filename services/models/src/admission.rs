@@ -323,9 +323,10 @@ impl Admission {
 
     /// Has new rules hold from now on.
     pub async fn rules_changed(&self, tenant: &Tenant) -> Result<()> {
-        lock(&self.0.shares).remove(tenant);
-        let told = self.0.bus.invalidate(tenant).await;
-        told.map_err(|_| Error::Unavailable { dependency: "redis", retry_after: RETRY })
+        match self.leave_share(tenant).await {
+            true => Ok(()),
+            false => Err(Error::Unavailable { dependency: "redis", retry_after: RETRY }),
+        }
     }
 
     pub fn db(&self) -> &PgPool {

@@ -211,29 +211,6 @@ impl Admission {
         self.leave_shares().await;
     }
 
-    /// What was decided without Redis is unknown to it: it has to be counted.
-    async fn leave_shares(&self) {
-        let tenants: Vec<_> = lock(&self.0.shares).keys().cloned().collect();
-        for tenant in tenants {
-            if !self.0.bus.is_up() {
-                return;
-            }
-            // Left before Redis hears of it: what is admitted or ends from here on may be too late
-            // to be counted. It stays, for what ends meanwhile and in case that Redis does not hear.
-            let leave = |left| {
-                if let Some(share) = lock(&self.0.shares).get_mut(&tenant) {
-                    share.left = left;
-                }
-            };
-            leave(true);
-            match self.0.bus.invalidate(&tenant).await {
-                // One that was made meanwhile is left the next time.
-                Ok(()) => lock(&self.0.shares).retain(|of, share| *of != tenant || !share.left),
-                Err(_) => leave(false),
-            }
-        }
-    }
-
     /// Gives back what is reserved in our name and belongs to no call of ours.
     async fn tidy(&self) {
         let here = self.0.here().replica;

@@ -97,6 +97,39 @@ impl Admission {
         }
     }
 
+    /// What was decided without Redis is unknown to it: it has to be counted.
+    pub(super) async fn leave_shares(&self) {
+        let shares: Vec<_> =
+            lock(&self.0.shares).iter().map(|(of, share)| (of.clone(), share.left)).collect();
+        for (tenant, left) in shares {
+            if !self.0.bus.is_up() {
+                return;
+            }
+            if !self.leave_share(&tenant).await {
+                self.mark_share(&tenant, left);
+            }
+        }
+    }
+
+    /// Has a tenant counted anew. Its share is left before Redis hears of it: what is admitted or ends
+    /// from here on may be too late to be counted. It stays, for what ends meanwhile and in case that
+    /// Redis does not hear: `false`.
+    pub(super) async fn leave_share(&self, tenant: &Tenant) -> bool {
+        self.mark_share(tenant, true);
+        let heard = self.0.bus.invalidate(tenant).await.is_ok();
+        if heard {
+            // One that was made meanwhile is left the next time.
+            lock(&self.0.shares).retain(|of, share| of != tenant || !share.left);
+        }
+        heard
+    }
+
+    fn mark_share(&self, tenant: &Tenant, left: bool) {
+        if let Some(share) = lock(&self.0.shares).get_mut(tenant) {
+            share.left = left;
+        }
+    }
+
     /// The tenant's rules; the first to ask has what is on record counted.
     async fn share_of(&self, tenant: &Tenant, now: &Moment) -> Result<Governance, Refused> {
         if let Some(share) = lock(&self.0.shares).get(tenant)
@@ -153,3 +186,6 @@ impl Share {
         cut.collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,15 @@ use crate::{
     request::{Basis, Status},
 };
 
+/// On the Redis that all tests share.
+pub fn bus() -> Bus {
+    bus_at(&std::env::var("REDIS_URL").unwrap())
+}
+
+pub fn bus_at(url: &str) -> Bus {
+    Bus::new(Redis::new(&chassis::redis::Args { redis_url: url.into() }).unwrap())
+}
+
 struct Rig {
     bus: Bus,
     tenant: Tenant,
@@ -24,17 +33,10 @@ struct Rig {
 impl Rig {
     /// A tenant of its own on the Redis that all tests share.
     async fn new() -> Rig {
-        let url = std::env::var("REDIS_URL").unwrap();
-        let redis = Redis::new(&chassis::redis::Args { redis_url: url.into() }).unwrap();
         let tenant: Tenant = ReplicaId::new().to_string().try_into().unwrap();
         let now = Moment::of(jiff::Timestamp::now());
-        let mut rig = Rig {
-            bus: Bus::new(redis),
-            tenant,
-            replica: ReplicaId::new(),
-            now,
-            epoch: String::new(),
-        };
+        let mut rig =
+            Rig { bus: bus(), tenant, replica: ReplicaId::new(), now, epoch: String::new() };
         rig.open(&Counters::default(), &[]).await;
         rig
     }
