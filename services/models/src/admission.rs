@@ -308,17 +308,23 @@ impl Admission {
     /// Ends the books: everything is settled and written, as far as that can be done soon.
     pub async fn close(&self) {
         let settled = async {
-            while !lock(&self.0.calls).is_empty() {
+            while self.owes() {
                 sleep(POLL).await;
             }
         };
         let _ = timeout(FAREWELL, settled).await;
         let replica = self.0.here().replica;
         let written = timeout(FAREWELL, self.0.ledger.flush()).await.is_ok();
-        // What could not be written is for the others to end, who look for a process that is silent.
-        if written && lock(&self.0.calls).is_empty() {
+        // What could not be written or told is for the others, who look for a process that is silent.
+        if written && !self.owes() {
             let _ = timeout(FAREWELL, store::replicas::remove(&self.0.db, replica)).await;
         }
+    }
+
+    /// Whether there is something that Redis has to hear yet.
+    fn owes(&self) -> bool {
+        let shares = self.0.without == Without::Share && !lock(&self.0.shares).is_empty();
+        shares || !lock(&self.0.calls).is_empty()
     }
 
     /// Has new rules hold from now on.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{Admission, lock};
+use super::{Admission, Without, lock};
 use crate::{
     bus::Settled,
     limit::Worst,
@@ -152,7 +152,7 @@ impl Admission {
 
     /// Ends the calls of a process that is gone, in the ledger and in Redis.
     async fn clear_away(&self, replica: &Replica, for_good: bool) {
-        if let Err(error) = self.try_clear_away(replica.id).await {
+        if let Err(error) = self.try_clear_away(replica.id, for_good).await {
             debug!(%error, replica.id = %replica.id, "not everything of {} is cleared away yet", replica.id);
             return;
         }
@@ -161,7 +161,7 @@ impl Admission {
         }
     }
 
-    async fn try_clear_away(&self, replica: ReplicaId) -> anyhow::Result<()> {
+    async fn try_clear_away(&self, replica: ReplicaId, for_good: bool) -> anyhow::Result<()> {
         let mut names = replicas::close(&self.0.db, replica).await?;
         self.0.counts.abandoned.fetch_add(names.len() as u64, Relaxed);
         names.extend(replicas::governed(&self.0.db).await?);
@@ -182,6 +182,10 @@ impl Admission {
                 requests::write(&self.0.db, std::slice::from_ref(&row)).await?;
                 let taken = requests::get(&self.0.db, id).await?.taken();
                 self.0.bus.settle(&tenant, id, taken).await?;
+            }
+            // It may have had a share, and what it admitted by that is on record and not in Redis.
+            if for_good && self.0.without == Without::Share {
+                self.0.bus.invalidate(&tenant).await?;
             }
         }
         Ok(())
