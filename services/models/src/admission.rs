@@ -28,7 +28,7 @@ use futures::join;
 use jiff::Timestamp;
 use sqlx::PgPool;
 use tokio::{
-    sync::RwLock,
+    sync::{RwLock, Semaphore},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -87,6 +87,9 @@ struct Inner {
     /// Held by whoever is between asking Redis and telling the ledger. A beat waits for all of them.
     asking: RwLock<()>,
     rebuilding: Mutex<HashMap<Tenant, rebuild::Rebuild>>,
+    readings: Semaphore,
+    /// The look at all processes that comes next.
+    look: Mutex<Option<rebuild::Look>>,
     shares: Mutex<HashMap<Tenant, Share>>,
     /// The newest change that each session was told of, by its tenant and id.
     told: Mutex<HashMap<(Tenant, String), i64>>,
@@ -189,6 +192,8 @@ impl Admission {
             ended: Mutex::default(),
             asking: RwLock::default(),
             rebuilding: Mutex::default(),
+            readings: Semaphore::new(rebuild::READINGS),
+            look: Mutex::default(),
             shares: Mutex::default(),
             told: Mutex::default(),
             counts: Counts::default(),

@@ -4,7 +4,7 @@
 //! admitted then until they are counted from the ledger. Before that, every process that lives has
 //! put on record what it admitted: a beat of its own that began later than the loss says so.
 
-use std::{pin::pin, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use chassis::Tenant;
 use futures::{
@@ -22,14 +22,21 @@ use crate::{
     limit::Governance,
     moment::Moment,
     request::ReplicaId,
-    store,
+    store::{self, replicas::Replica},
 };
 
 /// How long a step of it may take. Whoever is not done by then waits for a Postgres that others may
 /// reach.
 const STEP: Duration = Duration::from_secs(60);
 
+/// How many tenants' ledgers are read at once. A Redis that is empty is so for all of them, and beats and
+/// rows want connections too.
+pub const READINGS: usize = 8;
+
 pub type Rebuild = Shared<BoxFuture<'static, ()>>;
+
+/// How all processes stand. Nothing: Postgres does not say.
+pub type Look = Shared<BoxFuture<'static, Option<Arc<Vec<Replica>>>>>;
 
 impl Admission {
     /// Waits until the counters may be known again.
@@ -70,7 +77,10 @@ impl Admission {
                 }
             }
             let at = Moment::of(now());
-            let reading = store::requests::past(&self.0.db, tenant, &at);
+            let reading = async {
+                let _turn = self.0.readings.acquire().await;
+                store::requests::past(&self.0.db, tenant, &at).await
+            };
             let Some((rules, past)) = self.keep(tenant, &token, reading).await? else {
                 complete = false;
                 continue;
@@ -127,11 +137,11 @@ impl Admission {
     /// Returns when everything that any living process had admitted is in the ledger.
     async fn on_record(&self) -> Result<()> {
         let here = self.0.here().replica;
-        let before = store::replicas::all(&self.0.db).await?;
+        let before = self.look().await?;
         drop(self.0.asking.write().await);
         self.0.ledger.flush().await;
         loop {
-            let after = store::replicas::all(&self.0.db).await?;
+            let after = self.look().await?;
             // The beat after the next began later than now, whenever the next one did.
             let late = before.iter().filter(|then| then.id != here).any(|then| {
                 let now = after.iter().find(|now| now.id == then.id && !now.dead);
@@ -140,7 +150,47 @@ impl Admission {
             if !late {
                 return Ok(());
             }
-            sleep(POLL).await;
         }
+    }
+
+    /// The processes as they stand a moment from now. All who ask within it have the same answer, however
+    /// many tenants are counted at once.
+    async fn look(&self) -> Result<Arc<Vec<Replica>>> {
+        let look = {
+            let mut next = lock(&self.0.look);
+            next.get_or_insert_with(|| self.clone().next_look().boxed().shared()).clone()
+        };
+        look.await.ok_or(Error::Unavailable { dependency: "postgres", retry_after: RETRY })
+    }
+
+    async fn next_look(self) -> Option<Arc<Vec<Replica>>> {
+        sleep(POLL).await;
+        // Who asks from here on wants to know of later.
+        lock(&self.0.look).take();
+        store::replicas::all(&self.0.db).await.ok().map(Arc::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+    use tokio::join;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::{admission::Without, bus::tests::bus};
+
+    #[sqlx::test(migrator = "crate::MIGRATIONS")]
+    async fn who_asks_in_time_shares_one_look_and_nobody_has_one_from_before(db: PgPool) {
+        let done = CancellationToken::new();
+        let _done = done.clone().drop_guard();
+        let lease = Duration::from_secs(3);
+        let admission =
+            Admission::start(db, bus(), lease, Without::Closed, 10, &done).await.unwrap();
+        let (one, other) = join!(admission.look(), admission.look());
+        let (one, other) = (one.unwrap(), other.unwrap());
+        assert!(Arc::ptr_eq(&one, &other));
+        assert_eq!(one.len(), 1);
+        assert!(!Arc::ptr_eq(&one, &admission.look().await.unwrap()));
     }
 }
