@@ -55,6 +55,7 @@ struct Scripts {
     admit: Script,
     settle: Script,
     rebuild: Script,
+    life: Script,
 }
 
 /// What became of a request to reserve.
@@ -111,6 +112,7 @@ impl Bus {
             admit: script(include_str!("bus/admit.lua")),
             settle: script(include_str!("bus/settle.lua")),
             rebuild: script(include_str!("bus/rebuild.lua")),
+            life: script("return life"),
         });
         Bus { redis, scripts, up: Arc::new(AtomicBool::new(true)) }
     }
@@ -233,6 +235,15 @@ impl Bus {
         let entries =
             all.into_iter().filter_map(|(id, text)| Some((id.parse().ok()?, Held::read(&text)?)));
         Ok(entries.collect())
+    }
+
+    /// Whether Redis tells one life of it from another. One that does not may be behind, and nobody
+    /// can see it.
+    pub async fn tells_lives(&self) -> RedisResult<bool> {
+        let call = self.scripts.life.key("windlass:models:");
+        let mut connection = self.redis.connection();
+        let life: String = self.note(call.invoke_async(&mut connection).await)?;
+        Ok(!life.is_empty())
     }
 
     /// Says that a process lives, and whose calls it serves.

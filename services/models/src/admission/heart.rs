@@ -36,7 +36,7 @@ struct Watch(HashMap<ReplicaId, (i64, Instant)>);
 
 /// Runs until it is dropped. What takes its time must not delay a beat.
 pub async fn run(admission: Admission) {
-    tokio::join!(beats(&admission), rounds(&admission));
+    tokio::join!(beats(&admission), rounds(&admission), warn_of_redis(&admission));
 }
 
 async fn beats(admission: &Admission) {
@@ -71,6 +71,23 @@ async fn rounds(admission: &Admission) {
             tidied = Instant::now();
         }
     }
+}
+
+/// Once, when it answers.
+async fn warn_of_redis(admission: &Admission) {
+    let mut ticks = ticks(admission);
+    loop {
+        ticks.tick().await;
+        match admission.0.bus.tells_lives().await {
+            Ok(true) => return,
+            Ok(false) => break,
+            Err(_) => continue,
+        }
+    }
+    warn!(
+        "what Redis has from before a restart is believed, and budgets may be overspent by it: \
+         allow `+info` to its user, and have it show master_replid"
+    );
 }
 
 fn ticks(admission: &Admission) -> Interval {

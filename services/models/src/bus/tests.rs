@@ -239,6 +239,26 @@ async fn what_was_counted_in_another_life_of_redis_is_lost() {
 }
 
 #[tokio::test]
+async fn a_redis_that_may_not_tell_of_its_life_is_known() {
+    let url = std::env::var("REDIS_URL").unwrap();
+    let place = url.trim_start_matches("redis://").rsplit('@').next().unwrap();
+    let name = ReplicaId::new().to_string();
+    let rig = Rig::new().await;
+    let mut connection = rig.bus.redis.connection();
+    let acl = |words: &str| {
+        let mut command = redis::cmd("ACL");
+        command.arg(words.split(' ').collect::<Vec<_>>());
+        command
+    };
+    let user = format!("SETUSER {name} on >secret ~* &* +@all -info");
+    let () = acl(&user).query_async(&mut connection).await.unwrap();
+    let silent = bus_at(&format!("redis://{name}:secret@{place}"));
+    assert!(!silent.tells_lives().await.unwrap());
+    assert!(rig.bus.tells_lives().await.unwrap());
+    let () = acl(&format!("DELUSER {name}")).query_async(&mut connection).await.unwrap();
+}
+
+#[tokio::test]
 async fn what_is_counted_anew_counts_like_what_was() {
     let mut rig = Rig::new().await;
     let second = rig.now.second();
