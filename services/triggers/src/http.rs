@@ -5,6 +5,7 @@
 mod answer;
 mod api;
 mod body;
+mod door;
 mod encryption;
 mod floods;
 mod known;
@@ -15,7 +16,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{Router, extract::DefaultBodyLimit, routing::post};
-use chassis::{Place, Places, Tenant};
+use chassis::{Places, Tenant};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -29,6 +30,7 @@ use crate::{
     ids::TriggerId,
 };
 use answer::{Answer, Refusal};
+use door::Door;
 use floods::Floods;
 use known::Receiver;
 
@@ -92,27 +94,24 @@ impl Args {
 
 /// What requests are answered with.
 pub struct Http {
-    known: Known,
+    door: Door,
     fire: Fire,
     floods: Floods,
     max_bytes: usize,
-    /// For requests, and for their bodies.
-    room: Rooms,
     bodies: Rooms,
 }
 
-/// Shared by tenants, and by requests for triggers that nobody has: anybody can send those, and any
-/// sender can be slow.
+/// For requests, and for their bodies. Shared by tenants, and by requests for triggers that nobody has:
+/// anybody can send those, and any sender can be slow.
 type Rooms = Places<Option<Tenant>>;
 
 impl Http {
     pub fn new(args: &Args, known: Known, fire: Fire) -> Http {
         Http {
-            known,
+            door: Door { known, room: a_third(args.http_max_requests) },
             fire,
             floods: Floods::default(),
             max_bytes: usize::try_from(args.http_max_bytes).unwrap_or(usize::MAX),
-            room: a_third(args.http_max_requests),
             bodies: a_third(body::ROOM),
         }
     }
@@ -149,28 +148,6 @@ pub async fn start(
 }
 
 impl Http {
-    /// Finds who a request is for, and takes a place for it among theirs.
-    async fn enter(
-        &self,
-        id: &str,
-    ) -> Result<(Option<Arc<Receiver>>, Option<Tenant>, Place), Refusal> {
-        let entered = self.room.try_enter().ok_or(Refusal::Busy)?;
-        let receiver = self.find(id).await?;
-        let owner = receiver.as_ref().map(|receiver| receiver.trigger.tenant.clone());
-        let place = self.room.try_own(entered, &owner).ok_or(Refusal::Busy)?;
-        Ok((receiver, owner, place))
-    }
-
-    /// The trigger that a request is for. One that is not there is nobody's, and is told so only
-    /// after as much work as for any other.
-    async fn find(&self, id: &str) -> Result<Option<Arc<Receiver>>, Refusal> {
-        let Ok(id) = id.parse::<TriggerId>() else { return Ok(None) };
-        self.known.get(id).await.map_err(|error| {
-            warn!(%error, trigger.id = %id, "trigger {id} cannot be looked up");
-            Refusal::Busy
-        })
-    }
-
     /// Fires what was received and believed, and answers when it is safe.
     async fn accept(&self, receiver: &Receiver, occasion: Occasion) -> Answer {
         let (id, now) = (receiver.trigger.id, occasion.fired_at);

@@ -10,7 +10,7 @@ pub mod tenants;
 pub mod triggers;
 pub mod wakeups;
 #[cfg(test)]
-mod tests;
+pub mod tests;
 
 use sqlx::migrate::Migrator;
 

@@ -38,7 +38,7 @@ async fn respond(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Answer, Refusal> {
-    let (receiver, owner, _place) = http.enter(id).await?;
+    let (receiver, owner, _place) = http.door.enter(id).await?;
     let receiver = believe(receiver.as_deref(), headers)?;
     let held = body::read(headers, body, http.max_bytes, &http.bodies, &owner).await?;
     let body = held.bytes.as_slice();

@@ -70,6 +70,11 @@ impl Known {
         Known { db, keys, lookups: Semaphore::new(LOOKUPS), cache }
     }
 
+    /// What was read of it a moment ago, if it was.
+    pub async fn at_hand(&self, id: TriggerId) -> Option<Option<Arc<Receiver>>> {
+        self.cache.get(&id).await
+    }
+
     pub async fn get(&self, id: TriggerId) -> Result<Option<Arc<Receiver>>, Arc<Error>> {
         let look_up = async {
             let _permit = self.lookups.acquire().await.map_err(|_| sqlx::Error::PoolClosed)?;

@@ -40,7 +40,7 @@ async fn respond(
     headers: &HeaderMap,
     body: Body,
 ) -> Result<Answer, Refusal> {
-    let (receiver, owner, _place) = http.enter(id).await?;
+    let (receiver, owner, _place) = http.door.enter(id).await?;
     let held = body::read(headers, body, http.max_bytes, &http.bodies, &owner).await?;
     let body = held.bytes.as_slice();
     let (receiver, provider, filter) = believe(receiver.as_deref(), headers, body)?;

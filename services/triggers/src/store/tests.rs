@@ -27,11 +27,11 @@ fn tenant() -> Tenant {
     "acme".parse().unwrap()
 }
 
-fn now() -> Timestamp {
+pub fn now() -> Timestamp {
     "2026-01-01T00:00:30Z".parse().unwrap()
 }
 
-fn trigger(source: Source) -> Trigger {
+pub fn trigger(source: Source) -> Trigger {
     Trigger {
         id: TriggerId::new(),
         tenant: tenant(),
@@ -65,7 +65,7 @@ fn trigger(source: Source) -> Trigger {
     }
 }
 
-async fn put(db: &PgPool, trigger: &Trigger, fire_at: Timestamp) {
+pub async fn put(db: &PgPool, trigger: &Trigger, fire_at: Timestamp) {
     let request_id = trigger.id.to_string();
     let due = Some(crate::schedule::Due { at: fire_at, last: false });
     let new = NewTrigger { trigger, request_id: &request_id, request_digest: "digest", due };
