@@ -8,13 +8,14 @@ mod attempt;
 mod lines;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use sqlx::PgPool;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
+    task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -38,7 +39,7 @@ const WAITING: usize = 1_024;
 /// Somebody else may take a firing that has waited this part of its lease.
 const FRESH: f64 = 0.5;
 
-/// How long what is under way may take when the process stops.
+/// How long what is under way may take when the process stops, and then what is to be written of it.
 const LAST: Duration = Duration::from_secs(5);
 
 #[derive(Clone)]
@@ -54,12 +55,14 @@ struct Inner {
     /// Somebody has gone.
     gone: Notify,
     results: mpsc::Sender<Delivered>,
+    /// Ends when there is nobody who could send one.
+    settling: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Deliverer {
     pub fn start(config: &Config, db: PgPool, clock: Clock, sessions: Sessions) -> Deliverer {
         let (results, settled) = mpsc::channel(WAITING);
-        tokio::spawn(settle(db.clone(), clock, settled));
+        let settling = tokio::spawn(settle(db.clone(), clock, settled));
         Deliverer(Arc::new(Inner {
             db,
             sessions,
@@ -69,6 +72,7 @@ impl Deliverer {
             lines: Mutex::default(),
             gone: Notify::new(),
             results,
+            settling: Mutex::new(Some(settling)),
         }))
     }
 
@@ -122,8 +126,10 @@ impl Deliverer {
         sleep(self.0.poll).await;
     }
 
-    /// Waits a little for what is under way. The rest is somebody else's after the lease.
-    pub async fn finish(&self) {
+    /// Waits a little for what is under way, and for what became of it to be on record. The rest is
+    /// somebody else's after the lease. Nobody may hand over more by then.
+    pub async fn finish(self) {
+        let settling = lock(&self.0.settling).take();
         let empty = async {
             loop {
                 let gone = self.0.gone.notified();
@@ -134,6 +140,10 @@ impl Deliverer {
             }
         };
         let _ = timeout(LAST, empty).await;
+        drop(self);
+        if let Some(settling) = settling {
+            let _ = timeout(LAST, settling).await;
+        }
     }
 
     /// Delivers the firings of one trigger until there are none left. A firing waits in its line, where
@@ -173,8 +183,8 @@ impl Deliverer {
         })
     }
 
-    fn lines(&self) -> std::sync::MutexGuard<'_, Lines> {
-        self.0.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        lock(&self.0.lines)
     }
 }
 
@@ -188,5 +198,54 @@ async fn settle(db: PgPool, clock: Clock, mut results: mpsc::Receiver<Delivered>
             sleep(Duration::from_millis(500)).await;
         }
         batch.clear();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use chassis::Auth;
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::{
+        firing::Status,
+        store::{
+            firings::Outcome,
+            history,
+            tests::{candidate, now, record, tenant, trigger},
+        },
+        trigger::Source,
+    };
+
+    #[sqlx::test(migrator = "crate::MIGRATIONS")]
+    async fn what_was_delivered_last_is_on_record_before_the_end(db: PgPool) {
+        chassis::database::MIGRATIONS.run(&db).await.unwrap();
+        let config = Config::parse_from([
+            "triggers",
+            "--database-url=postgres://unused",
+            "--redis-url=redis://unused",
+            "--auth-internal-secret=a secret that only tests know about",
+        ]);
+        let auth = Auth::new("triggers", &config.chassis.auth, db.clone()).await.unwrap();
+        let sessions = Sessions::new(&config, &auth).unwrap();
+        let deliverer = Deliverer::start(&config, db.clone(), Clock::default(), sessions);
+        let firing = candidate(&trigger(Source::Webhook), "a", now());
+        record(&db, std::slice::from_ref(&firing), now()).await;
+
+        // Writing it takes a while.
+        let mut lock = db.begin().await.unwrap();
+        sqlx::raw_sql("lock table triggers.firing").execute(&mut *lock).await.unwrap();
+        let outcome = Outcome::Submitted { session_id: "ses_1".into(), turn_id: "turn_1".into() };
+        let _ = deliverer.0.results.send(Delivered { id: firing.id, outcome }).await;
+        tokio::join!(deliverer.finish(), async {
+            sleep(Duration::from_millis(200)).await;
+            lock.rollback().await.unwrap();
+        });
+        let (recorded, ..) = history::get(&db, &tenant(), firing.id).await.unwrap();
+        assert_eq!(recorded.status, Status::Submitted);
     }
 }

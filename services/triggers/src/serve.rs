@@ -54,7 +54,7 @@ pub async fn serve(
         poke: poke.clone(),
     };
     let scheduling = tokio::spawn(stop.clone().run_until_cancelled_owned(scheduler.run()));
-    tokio::spawn(deliverer.clone().sweep(stop.clone()));
+    let sweeping = tokio::spawn(deliverer.clone().sweep(stop.clone()));
     if !config.firing_retention.is_zero() {
         let forget = scheduler::forget(db.clone(), clock, config.firing_retention);
         tokio::spawn(stop.clone().run_until_cancelled_owned(forget));
@@ -78,10 +78,11 @@ pub async fn serve(
     let served = server.serve(listener, routes, stop.clone()).await;
     stop.cancel();
     scheduling.await?;
+    sweeping.await?;
     hearing.await?;
     receiving.await?;
-    deliverer.finish().await;
     done.cancel();
+    deliverer.finish().await;
     database::close(&db).await;
     served
 }

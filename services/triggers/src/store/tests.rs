@@ -23,7 +23,7 @@ use crate::{
 const LEASE: Duration = Duration::from_secs(60);
 const SESSION: &str = "ses_06evr8d2ksw3x4qg9rjc10t5mm";
 
-fn tenant() -> Tenant {
+pub fn tenant() -> Tenant {
     "acme".parse().unwrap()
 }
 
@@ -73,12 +73,12 @@ pub async fn put(db: &PgPool, trigger: &Trigger, fire_at: Timestamp) {
     assert_eq!(triggers::create(&mut connection, &new).await.unwrap(), Created::Now);
 }
 
-fn candidate(trigger: &Trigger, delivery_id: &str, at: Timestamp) -> Candidate {
+pub fn candidate(trigger: &Trigger, delivery_id: &str, at: Timestamp) -> Candidate {
     let occasion = Occasion::now(at, delivery_id, json!({ "what": "this" }));
     Candidate::new(trigger, FiringId::at(at), occasion, 60)
 }
 
-async fn record(db: &PgPool, candidates: &[Candidate], at: Timestamp) -> Vec<Option<Drop>> {
+pub async fn record(db: &PgPool, candidates: &[Candidate], at: Timestamp) -> Vec<Option<Drop>> {
     let receipts = firings::record(db, candidates, at, 10, LEASE).await.unwrap();
     let ids: Vec<FiringId> = candidates.iter().map(|candidate| candidate.id).collect();
     assert_eq!(receipts.iter().map(|receipt| receipt.id).collect::<Vec<_>>(), ids);
