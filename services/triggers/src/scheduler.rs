@@ -159,18 +159,23 @@ fn occasion(due: Due, now: Timestamp, missed: usize) -> Occasion {
 /// Forgets what is older than anybody wants to know, for ever.
 pub async fn forget(db: PgPool, clock: Clock, retention: Duration) {
     const LOOK: Duration = Duration::from_secs(30);
+    // Whatever clocks say, a minute is over by then.
+    const MINUTES: Duration = Duration::from_secs(24 * 60 * 60);
     loop {
         sleep(LOOK).await;
-        let Ok(before) = clock.now().checked_sub(retention) else { continue };
-        loop {
-            match store::history::forget(&db, before).await {
-                Ok(true) => continue,
-                Ok(false) => break,
-                Err(error) => {
-                    warn!(%error, "cannot forget old firings, trying again");
-                    break;
-                }
-            }
+        let now = clock.now();
+        if let Ok(before) = now.checked_sub(retention) {
+            while is_more(store::history::forget(&db, before).await) {}
+        }
+        if let Ok(before) = now.checked_sub(MINUTES) {
+            while is_more(store::history::forget_minutes(&db, before).await) {}
         }
     }
+}
+
+fn is_more(forgotten: Result<bool>) -> bool {
+    forgotten.unwrap_or_else(|error| {
+        warn!(%error, "cannot forget old firings, trying again");
+        false
+    })
 }

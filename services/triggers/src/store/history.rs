@@ -188,10 +188,12 @@ pub async fn stats(
     Ok(stats)
 }
 
+/// How much is forgotten in one statement.
+const AT_ONCE: i64 = 1_000;
+
 /// Forgets some of what fired before `before`, and wake-ups that were over by then. `true`: there
 /// may be more.
 pub async fn forget(db: &PgPool, before: Timestamp) -> Result<bool> {
-    const AT_ONCE: i64 = 1_000;
     let firings = sqlx::query!(
         r#"
         delete from triggers.firing where id in (
@@ -221,4 +223,22 @@ pub async fn forget(db: &PgPool, before: Timestamp) -> Result<bool> {
     .fetch_one(db)
     .await?;
     Ok(firings.rows_affected() + wakeups.unsigned_abs() >= AT_ONCE.unsigned_abs())
+}
+
+/// Forgets some of the minutes before `before`, and with them those of triggers that are gone. `true`:
+/// there may be more.
+pub async fn forget_minutes(db: &PgPool, before: Timestamp) -> Result<bool> {
+    // One that somebody counts in is not over, and waiting for it would be the wrong way round for
+    // firings, which take theirs in an order.
+    let minutes = sqlx::query!(
+        r#"
+        delete from triggers.throttle where trigger_id in (
+            select trigger_id from triggers.throttle where minute < $1 limit $2 for update skip locked)
+        "#,
+        before.to_sqlx() as _,
+        AT_ONCE,
+    )
+    .execute(db)
+    .await?;
+    Ok(minutes.rows_affected() >= AT_ONCE.unsigned_abs())
 }

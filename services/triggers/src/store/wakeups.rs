@@ -37,7 +37,10 @@ pub async fn cancel(
     let is_gone = sqlx::query_scalar!(
         r#"
         with due as (
-            select trigger_id from triggers.due where trigger_id = $1 for update
+            select d.trigger_id from triggers.due d
+            where d.trigger_id = $1
+                and exists (select from triggers.trigger t where t.id = d.trigger_id and t.tenant_id = $2)
+            for update of d
         ), gone as (
             delete from triggers.trigger t
             where t.id = $1 and t.tenant_id = $2 and t.session_id = $3 and t.source = 'self_schedule'

@@ -1,3 +1,5 @@
+use tokio::time::timeout;
+
 use super::*;
 use crate::store::wakeups;
 
@@ -22,6 +24,31 @@ async fn wakeups_belong_to_their_session(db: PgPool) {
     assert_eq!(wakeups::cancel_all(&db, &tenant(), SESSION).await.unwrap(), 1);
     assert_eq!(due::next(&db).await.unwrap(), None);
     assert_eq!(throttles(&db).await, 0);
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_stranger_touches_nothing_of_a_wakeup(db: PgPool) {
+    let wakeup = trigger(Source::SelfSchedule);
+    put(&db, &wakeup, now()).await;
+    // As somebody has it who fires it.
+    let mut firing = db.begin().await.unwrap();
+    let lock = "select from triggers.due for update";
+    sqlx::query(lock).execute(&mut *firing).await.unwrap();
+    let stranger = "beta".parse().unwrap();
+    let cancelled = wakeups::cancel(&db, &stranger, SESSION, wakeup.id);
+    let cancelled = timeout(Duration::from_secs(5), cancelled).await.expect("it waited for a row");
+    assert!(!cancelled.unwrap());
+}
+
+#[sqlx::test(migrator = "crate::MIGRATIONS")]
+async fn a_minute_that_is_over_is_forgotten(db: PgPool) {
+    let (over, now) = (now(), now() + SignedDuration::from_hours(25));
+    for at in [over, now] {
+        record(&db, &[candidate(&trigger(Source::Webhook), "a", at)], at).await;
+    }
+    let before = now - SignedDuration::from_hours(24);
+    assert!(!history::forget_minutes(&db, before).await.unwrap());
+    assert_eq!(throttles(&db).await, 1);
 }
 
 async fn throttles(db: &PgPool) -> i64 {
