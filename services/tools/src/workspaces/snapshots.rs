@@ -95,8 +95,11 @@ impl Workspaces {
         let turn = self.turn(tenant).await?;
         let (workspaces, tenant) = (self.clone(), tenant.clone());
         let found = found.snapshot_id;
+        let given_up = CancellationToken::new();
+        let _waiting = given_up.clone().drop_guard();
         let putting = async move {
-            let replaced = workspaces.put_back(&tenant, entered, found, missing, turn).await?;
+            let replaced =
+                workspaces.put_back(&tenant, entered, found, missing, turn, given_up).await?;
             Ok((found, replaced))
         };
         to_its_end(putting).await
@@ -112,6 +115,7 @@ impl Workspaces {
         found: SnapshotId,
         missing: Error,
         turn: Place,
+        given_up: CancellationToken,
     ) -> Result<SnapshotId> {
         let id = entered.id;
         let from = self.snapshots(tenant, id).join(found.to_string());
@@ -147,10 +151,18 @@ impl Workspaces {
             }
         };
         let swapping = self.work(id, most, move |_, _| {
+            // A change that nobody waits for any more must not happen: others may have written
+            // since.
+            if given_up.is_cancelled() {
+                return Ok(None);
+            }
             swap(&place, &alone.path)?;
-            Ok(alone)
+            Ok(Some(alone))
         });
-        let alone = swapping.await?;
+        let Some(alone) = swapping.await? else {
+            self.drop_snapshot(tenant, id, replaced).await?;
+            return Err(io::Error::from(io::ErrorKind::Interrupted).into());
+        };
         alone.known.gauge.forget();
         // What was replaced may have had to give way meanwhile; the workspace is put back all the same.
         self.record(tenant, id, replaced).await?;
@@ -329,6 +341,41 @@ mod tests {
             sleep(Duration::from_millis(10)).await;
         }
         assert!(workspaces.snapshot(&tenant, id, "one", false).await.unwrap().stored);
+    }
+
+    #[sqlx::test]
+    async fn a_restore_whose_caller_hung_up_changes_nothing(db: PgPool) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 1 << 30, files: 100_000 };
+        let workspaces = Arc::new(Workspaces::new(db, folder.path().to_owned(), limits, 5, None));
+        let (tenant, id) = ("acme".parse().unwrap(), WorkspaceId::new());
+        let entered = workspaces.enter(&tenant, id).await.unwrap();
+        let file = entered.path.join("file");
+        fs::write(&file, "old").unwrap();
+        let kept = workspaces.snapshot(&tenant, id, "one", false).await.unwrap();
+        fs::write(&file, "new").unwrap();
+
+        // The copy is made, and waits for whoever is in there.
+        let copies = || fs::read_dir(workspaces.snapshots(&tenant, id)).unwrap().count();
+        let copied = async {
+            while copies() < 2 {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let which = Which::Id(kept.snapshot_id);
+        tokio::select! {
+            () = copied => (),
+            done = workspaces.restore(&tenant, id, &which) => panic!("too quick: {done:?}"),
+        }
+        drop(entered);
+        let read = || fs::read_to_string(&file).unwrap();
+        while copies() > 1 && read() == "new" {
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(read(), "new");
+
+        workspaces.restore(&tenant, id, &which).await.unwrap();
+        assert_eq!(read(), "old");
     }
 
     #[sqlx::test]
