@@ -61,7 +61,7 @@ pub fn command(words: &[Word]) -> Option<&[Word]> {
             _ if word.may_be_option() => return None,
             option if VALUED.contains(&option) => 2,
             option if FLAGS.contains(&option) || attached => 1,
-            option if option.starts_with('-') => return None,
+            option if option.starts_with('-') || word.has_hole() => return None,
             _ => return Some(&words[at..]),
         };
     }
@@ -75,7 +75,13 @@ pub fn inside(words: &[Word]) -> Inside {
     let Some([name, rest @ ..]) = command(words) else { return Inside::Anything(WHY) };
     let name = name.value();
     let first = |text: &str| rest.first().is_some_and(|word| word.is(text));
+    let may_be = |text: &str| {
+        let command = rest.iter().find(|word| !word.start().starts_with('-'));
+        command.is_some_and(|word| word.may_become(text))
+    };
     match &*name {
+        "bisect" if may_be("run") => Inside::Anything(WHY),
+        "submodule" if may_be("foreach") => Inside::Anything(WHY),
         "bisect" if first("run") => Inside::Commands(vec![rest[1..].to_vec()]),
         "submodule" if rest.iter().any(|word| word.is("foreach")) => {
             let behind = rest.iter().skip_while(|word| !word.is("foreach")).skip(1);
@@ -95,7 +101,6 @@ fn reads_config(words: &[Word]) -> bool {
 }
 
 fn runs(command: &str, word: &Word) -> bool {
-    let start = word.start();
     let short: &[&str] = match command {
         "clone" => &["-u", "-c"],
         "rebase" => &["-x"],
@@ -103,14 +108,8 @@ fn runs(command: &str, word: &Word) -> bool {
         _ => &[],
     };
     word.is_option(short)
-        || RUNS.iter().any(|option| abbreviates(start, option))
-        || start.contains("ext::")
-}
-
-/// Git takes the beginning of an option for the option.
-fn abbreviates(word: &str, option: &str) -> bool {
-    let name = word.strip_prefix("--").and_then(|rest| rest.split('=').next());
-    name.is_some_and(|name| !name.is_empty() && option.starts_with(name))
+        || RUNS.iter().any(|option| word.abbreviates(option))
+        || word.start().contains("ext::")
 }
 
 /// Commands that write where `-o` says. Of others it is the value of another option, or harmless.
@@ -120,7 +119,7 @@ const WRITERS: [&str; 2] = ["archive", "format-patch"];
 pub fn writes(words: &[Word]) -> bool {
     let writer = words.iter().any(|word| WRITERS.iter().any(|name| word.is(name)));
     let short = |word: &Word| if writer { word.is_option(&["-o"]) } else { word.is("-o") };
-    words.iter().skip(1).any(|word| abbreviates(word.start(), OUTPUT) || short(word))
+    words.iter().skip(1).any(|word| word.abbreviates(OUTPUT) || short(word))
 }
 
 /// Adds the way to write it that rules are likely to use, and says what is unclear.

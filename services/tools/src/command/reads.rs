@@ -121,7 +121,10 @@ fn program(part: &Part) -> bool {
             let known = GIT.iter().find(|(name, _)| command.is(name));
             known.is_some_and(|(_, options)| lacks(rest, options))
         }
-        "uniq" => part.arguments().iter().all(|word| word.start().starts_with('-')),
+        "uniq" => {
+            let option = |word: &Word| word.start().starts_with('-') && !word.may_split();
+            part.arguments().iter().all(option)
+        }
         _ => {
             PROGRAMS.contains(&&*name)
                 || without.is_some_and(|(_, options)| lacks(part.arguments(), options))

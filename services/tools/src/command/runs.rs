@@ -92,8 +92,14 @@ pub fn inside(words: &[Word]) -> Inside {
 
 /// The first letters that tar is given need no dash.
 fn old_style(arguments: &[Word], options: &[&str]) -> bool {
-    let first = arguments.first().map(Word::start).filter(|first| !first.starts_with('-'));
-    first.is_some_and(|letters| Word::literal(&format!("-{letters}")).is_option(options))
+    let first = arguments.first().filter(|first| !first.start().starts_with('-'));
+    first.is_some_and(|first| {
+        let mut letters = Word::literal(&format!("-{}", first.start()));
+        if first.has_hole() {
+            letters.push_hole("", false);
+        }
+        letters.is_option(options)
+    })
 }
 
 fn awk_runs(word: &Word) -> bool {

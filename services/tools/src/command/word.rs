@@ -110,23 +110,38 @@ impl Word {
         self.has_hole() && (matches!(self.start(), "" | "-") || self.may_split())
     }
 
+    /// The shell may make this of it.
+    pub fn may_become(&self, text: &str) -> bool {
+        self.has_hole() && text.starts_with(self.start())
+    }
+
     /// It is one of some options, given by the beginnings of their names, or may be one. A letter is
     /// found among others (`-f` in `-uf`), and of what has two dashes an abbreviation counts. What is
-    /// the value of another option may be taken for one: better once too often.
+    /// the value of another option, or is filled in behind a dash, may be taken for one: better once
+    /// too often.
     pub fn is_option(&self, options: &[&str]) -> bool {
         let start = self.start();
         let is = |option: &&str| match (start.strip_prefix("--"), option.strip_prefix("--")) {
             (Some(given), Some(name)) => {
                 let given = given.split('=').next().unwrap_or_default();
-                given.starts_with(name) || (!given.is_empty() && name.starts_with(given))
+                given.starts_with(name) || self.abbreviates(name)
             }
             (None, None) if option.len() == 2 => {
-                start.strip_prefix('-').is_some_and(|letters| letters.contains(&option[1..]))
+                let letters = start.strip_prefix('-');
+                letters.is_some_and(|known| self.has_hole() || known.contains(&option[1..]))
             }
-            (None, None) => start.starts_with(*option),
+            (None, None) => {
+                start.starts_with(*option) || (start.starts_with('-') && self.may_become(option))
+            }
             (Some(_), None) | (None, Some(_)) => false,
         };
         options.iter().any(is)
+    }
+
+    /// It has two dashes and the beginning of a name, which is taken for the name.
+    pub fn abbreviates(&self, name: &str) -> bool {
+        let given = self.start().strip_prefix("--").and_then(|rest| rest.split('=').next());
+        given.is_some_and(|given| (self.has_hole() || !given.is_empty()) && name.starts_with(given))
     }
 
     /// As people see it, with quotes where they are needed.

@@ -144,7 +144,8 @@ fn shell(words: &[Word]) -> Inside {
 }
 
 fn find(words: &[Word]) -> Inside {
-    if words.iter().any(Word::may_be_option) {
+    let runs = |word: &Word| word.has_hole() && word.is_option(&["-exec", "-ok"]);
+    if words.iter().any(|word| word.may_be_option() || runs(word)) {
         return Inside::Anything("an option of find may run anything");
     }
     let mut commands = vec![];

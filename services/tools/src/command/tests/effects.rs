@@ -16,6 +16,7 @@ fn what_a_command_does_is_told_by_its_parts() {
         "git status",
         "git log --oneline $x",
         "git log -- $x",
+        "git log -n\"$x\"",
         "git diff --output=x",
         "git branch",
         "git push",
@@ -66,10 +67,13 @@ fn what_a_command_does_is_told_by_its_parts() {
         "xargs cat",
         "sort a",
         "sort -o a b",
+        "sort -r\"$x\" a",
+        "rg -n\"$x\" a",
         "date",
         "date -s 0",
         "uniq a",
         "uniq a b",
+        "uniq -c$x",
         "make",
         "touch a",
         "./ls",
@@ -96,6 +100,7 @@ fn what_a_command_does_is_told_by_its_parts() {
         git status: nothing, only reads
         git log --oneline $x: it cannot be told what "git log --oneline $x" does: an option may be filled in that makes git run anything
         git log -- $x: nothing
+        git log -n"$x": nothing, only reads
         git diff --output=x: it cannot be told what "git diff --output=x" does: git may write a file of any name
         git branch: nothing
         git push: nothing
@@ -146,10 +151,13 @@ fn what_a_command_does_is_told_by_its_parts() {
         xargs cat: nothing, only reads
         sort a: nothing, only reads
         sort -o a b: "sort -o a b" overwrites files
+        sort -r"$x" a: "sort -r$x a" overwrites files
+        rg -n"$x" a: nothing, only reads
         date: nothing, only reads
         date -s 0: nothing
         uniq a: nothing
         uniq a b: nothing
+        uniq -c$x: nothing
         make: nothing
         touch a: nothing
         ./ls: nothing
