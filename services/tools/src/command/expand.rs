@@ -26,7 +26,10 @@ impl Shell<'_, '_> {
                 return Ok(());
             }
         }
-        word.push_hole(&self.text[from..self.at], !quoted);
+        let raw = &self.text[from..self.at];
+        // All of a list are words of their own, also in quotes.
+        let list = ["$@", "${@", "[@]"].iter().any(|all| raw.contains(all));
+        word.push_hole(raw, !quoted || (list && !raw.starts_with("$(")));
         Ok(())
     }
 
