@@ -77,7 +77,7 @@ pub fn inside(words: &[Word]) -> Inside {
         return Inside::Anything(WHY);
     }
     let runs = match name {
-        "awk" | "gawk" | "mawk" | "nawk" => arguments.iter().any(awk_runs),
+        "awk" | "gawk" | "mawk" | "nawk" => awk_runs(arguments),
         "sed" => sed_runs(arguments),
         _ => {
             let options = WITH_OPTIONS.iter().find(|(program, _)| *program == name);
@@ -102,11 +102,30 @@ fn old_style(arguments: &[Word], options: &[&str]) -> bool {
     })
 }
 
-fn awk_runs(word: &Word) -> bool {
-    let value = word.value();
-    let option = value.starts_with('-') && !value.starts_with("-F") && !value.starts_with("-v");
-    let runs = ["system", "|", "@", "getline"].iter().any(|text| value.contains(text));
-    word.may_be_option() || option || runs
+fn awk_runs(arguments: &[Word]) -> bool {
+    let told = |word: &Word| {
+        let value = word.value();
+        let option = value.starts_with('-') && !value.starts_with("-F") && !value.starts_with("-v");
+        let runs = ["system", "|", "@", "getline"].iter().any(|text| value.contains(text));
+        word.may_be_option() || option || runs
+    };
+    arguments.iter().any(told) || awk_program(arguments).is_none_or(Word::has_hole)
+}
+
+/// The first that is no option and no value of one. `None`: it cannot be told which one that is.
+fn awk_program(arguments: &[Word]) -> Option<&Word> {
+    let mut rest = arguments.iter();
+    loop {
+        let word = rest.next()?;
+        if word.is("-F") || word.is("-v") {
+            rest.next();
+        } else if !word.start().starts_with('-') {
+            return Some(word);
+        } else if word.may_become("-F") || word.may_become("-v") {
+            // With nothing filled in, its value follows.
+            return None;
+        }
+    }
 }
 
 /// Whether a script is none of those that everybody writes: `5p`, `/text/d`, `s/a/b/g`.
