@@ -186,7 +186,12 @@ async fn shake_hands(
         },
         Protocol::Old => ClientLifecycleMode::Initialize,
     };
-    let begun = timeout(HANDSHAKE, client.serve_with_lifecycle(transport, lifecycle)).await;
+    let begun = tokio::select! {
+        // Who hung up says more by the error.
+        biased;
+        begun = timeout(HANDSHAKE, client.serve_with_lifecycle(transport, lifecycle)) => begun,
+        () = common.fault.ended() => return Err(common.detail("it hung up").await),
+    };
     match begun {
         Ok(Ok(running)) => Ok(Connection { running, changed, common: Arc::new(common) }),
         Ok(Err(error)) => Err(common.explain(&error).await),

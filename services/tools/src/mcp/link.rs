@@ -218,11 +218,26 @@ impl Keeper {
     }
 
     async fn connect_and_watch(&self) -> Result<(), String> {
-        let Key { tenant, workspace_id, server_id } = &self.key;
+        let Key { tenant, workspace_id, .. } = &self.key;
         let connector = &self.around.connector;
         let connection =
             connector.connect(tenant, *workspace_id, &self.server, self.protocol).await?;
-        self.show(&connection).await?;
+        let fault = &connection.common.fault;
+        tokio::select! {
+            // Who hung up says more by the error.
+            biased;
+            watched = self.watch(&connection) => watched,
+            () = fault.ended() => match fault.is_nobodys() {
+                true => Ok(()),
+                false => Err(connection.common.detail("it hung up").await),
+            },
+        }
+    }
+
+    /// Returns when nobody uses the server any more.
+    async fn watch(&self, connection: &Connection) -> Result<(), String> {
+        let Key { tenant, workspace_id, server_id } = &self.key;
+        self.show(connection).await?;
         info!(tenant.id = %tenant, workspace.id = %workspace_id, "MCP server {server_id} is connected");
         let mut subscription = connection.subscribe().await;
         let mut ticks = interval(LOOK);
@@ -243,12 +258,6 @@ impl Keeper {
                         continue;
                     }
                 },
-                () = connection.common.fault.ended() => {
-                    if connection.common.fault.is_nobodys() {
-                        return Ok(());
-                    }
-                    return Err(connection.common.detail("it hung up").await);
-                }
                 _ = ticks.tick() => {
                     let unused = self.activity.unused_since();
                     if unused.is_some_and(|since| since.elapsed() > self.around.idle) {
@@ -257,7 +266,7 @@ impl Keeper {
                     continue;
                 }
             }
-            self.show(&connection).await?;
+            self.show(connection).await?;
             sleep(CHANGES).await;
         }
     }

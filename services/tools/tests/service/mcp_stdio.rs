@@ -166,16 +166,36 @@ async fn a_server_is_held_to_its_workspace(db: PgPool) {
         let (state, why) = detail(&world).await;
         state == "failed" && why.contains(with)
     };
+    let small = async |mib: i64| {
+        let id = small(&world, mib * 1024 * 1024).await;
+        write(&world, &id, "server.sh", SERVER.as_bytes()).await.unwrap();
+        write(&world, &id, "tools", br#"{"name":"hang","inputSchema":{"type":"object"}}"#)
+            .await
+            .unwrap();
+        id
+    };
     // It writes when nobody calls it.
-    let id = small(&world, 4 * 1024 * 1024).await;
-    write(&world, &id, "server.sh", SERVER.as_bytes()).await.unwrap();
-    write(&world, &id, "tools", br#"{"name":"hang","inputSchema":{"type":"object"}}"#)
-        .await
-        .unwrap();
+    let id = small(4).await;
     let command = "(sleep 1; head -c 20000000 /dev/zero > large; sleep 60) & bash server.sh";
     world.put_server("", program("t", command)).await.unwrap();
     assert_eq!(world.names_of(&id, "t").await, ["t_hang"]);
     until("it has to go", async || failed("is full").await).await;
+
+    // It writes before it has said a word, or what its tools are.
+    for (mib, command) in [
+        (5, "head -c 20000000 /dev/zero > large; sleep 60"),
+        (
+            6,
+            "rm tools; mkfifo tools; (sleep 1; head -c 20000000 /dev/zero > large) & bash server.sh",
+        ),
+    ] {
+        let id = small(mib).await;
+        world.put_server("", program("t", command)).await.unwrap();
+        let begun = Instant::now();
+        assert_eq!(world.names_of(&id, "t").await, [""; 0], "{command}");
+        until("it has to go", async || failed("is full").await).await;
+        assert!(begun.elapsed() < Duration::from_secs(9), "{command}");
+    }
 
     // It keeps nobody from putting the workspace back, and does not go on in what was there before.
     let id = workspace(&world).await;
