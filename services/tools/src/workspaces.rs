@@ -274,12 +274,13 @@ impl Workspaces {
 
     /// What a workspace takes on disk.
     pub async fn used(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Used> {
+        // Whoever waits for a place keeps nobody from having the workspace alone.
+        let counting = self.counts.take(tenant).await.map_err(io::Error::other)?;
         let entered = match self.find(tenant, id).await {
             // It was created and not used yet.
             Err(Error::WorkspaceNotFound(_)) => return Ok(Used::default()),
             entered => entered?,
         };
-        let counting = self.counts.take(tenant).await.map_err(io::Error::other)?;
         entered.count(Duration::from_secs(1), Some(counting)).await
     }
 }

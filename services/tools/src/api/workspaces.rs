@@ -81,7 +81,9 @@ impl WorkspaceService for Api {
     ) -> Result<Response<pb::GetWorkspaceResponse>, Status> {
         let tenant = chassis::caller(&request)?.tenant;
         let id = parse("workspace_id", &request.into_inner().workspace_id)?;
-        let workspace = Some(self.describe(&tenant, id).await?);
+        let found = self.find(&tenant, id).await?;
+        let used = self.workspaces().used(&tenant, id).await?;
+        let workspace = Some(self.encode(&found, used));
         Ok(Response::new(pb::GetWorkspaceResponse { workspace }))
     }
 
@@ -154,9 +156,9 @@ impl WorkspaceService for Api {
         tokio::task::yield_now().await;
         let profile = Profile::at_least(self.executor.minimum_tier);
         let git = Git { sandbox: &self.executor.sandbox, profile: &profile };
-        let files = self.workspaces().import(&tenant, id, format, received, git).await?;
-        let workspace = Some(self.describe(&tenant, id).await?);
-        Ok(Response::new(pb::ImportWorkspaceResponse { workspace, files: int32(files) }))
+        let used = self.workspaces().import(&tenant, id, format, received, git).await?;
+        let workspace = Some(self.encode(&self.find(&tenant, id).await?, used));
+        Ok(Response::new(pb::ImportWorkspaceResponse { workspace, files: int32(used.files) }))
     }
 
     async fn snapshot_workspace(
@@ -188,11 +190,11 @@ impl WorkspaceService for Api {
             ("", _) => Which::Request(request_id(&request.request_id)?.to_owned()),
             _ => return Err(invalid("request_id", "excludes snapshot_id").into()),
         };
-        let (restored, replaced) = self.workspaces().restore(&tenant, id, &which).await?;
+        let restored = self.workspaces().restore(&tenant, id, &which).await?;
         Ok(Response::new(pb::RestoreWorkspaceResponse {
-            workspace: Some(self.describe(&tenant, id).await?),
-            snapshot_id: restored.to_string(),
-            replaced_snapshot_id: replaced.to_string(),
+            workspace: Some(self.encode(&self.find(&tenant, id).await?, restored.used)),
+            snapshot_id: restored.snapshot_id.to_string(),
+            replaced_snapshot_id: restored.replaced_snapshot_id.to_string(),
         }))
     }
 }
@@ -202,11 +204,9 @@ impl Api {
         &self.executor.workspaces
     }
 
-    async fn describe(&self, tenant: &chassis::Tenant, id: WorkspaceId) -> Result<pb::Workspace> {
+    async fn find(&self, tenant: &chassis::Tenant, id: WorkspaceId) -> Result<store::Workspace> {
         let found = store::get(&self.workspaces().db, tenant, id).await?;
-        let found = found.filter(|found| !found.deleting).ok_or(Error::WorkspaceNotFound(id))?;
-        let used = self.workspaces().used(tenant, id).await?;
-        Ok(self.encode(&found, used))
+        found.filter(|found| !found.deleting).ok_or(Error::WorkspaceNotFound(id))
     }
 
     fn encode(&self, found: &store::Workspace, used: Used) -> pb::Workspace {

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     call::WorkspaceId,
     error::{Error, Result},
-    files::Workspace,
+    files::{Used, Workspace},
 };
 
 /// What an archive is written in.
@@ -88,8 +88,7 @@ impl Workspaces {
         opening.await.map_err(io::Error::from)?
     }
 
-    /// Fills the workspace with what was received, or leaves it empty. Says how many files and
-    /// directories it has.
+    /// Fills the workspace with what was received, or leaves it empty. Says what it takes.
     pub async fn import(
         &self,
         tenant: &Tenant,
@@ -97,7 +96,7 @@ impl Workspaces {
         format: Format,
         received: Received,
         git: Git<'_>,
-    ) -> Result<u64> {
+    ) -> Result<Used> {
         let limits = self.known(tenant, id, false).await?.gauge.limits;
         let Received { stage, file, upload, .. } = received;
         let turns = if format == Format::GitBundle { &self.clones } else { &self.copies };
@@ -135,7 +134,7 @@ impl Workspaces {
             publish(&tree, &alone.path)?;
             alone.known.gauge.forget();
             drop((stage, upload));
-            Ok(used.files)
+            Ok(used)
         });
         publishing.await
     }

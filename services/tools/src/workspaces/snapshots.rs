@@ -25,9 +25,19 @@ use super::{Entered, Limits, Stage, Workspaces, workspace};
 use crate::{
     call::{SnapshotId, WorkspaceId},
     error::{Error, Result},
-    files::{CopyProblem, Most, Workspace, copy},
+    files::{CopyProblem, Most, Used, Workspace, copy},
     store::snapshots::{self as store, Snapshot, Which},
 };
+
+/// What came of putting a workspace back.
+#[derive(Debug)]
+pub struct Restored {
+    pub snapshot_id: SnapshotId,
+
+    /// What was there before.
+    pub replaced_snapshot_id: SnapshotId,
+    pub used: Used,
+}
 
 impl Workspaces {
     /// Keeps a workspace as it is now, or finds what the same request kept. One that nobody has
@@ -79,14 +89,13 @@ impl Workspaces {
         }
     }
 
-    /// Puts a workspace back as a snapshot holds it. Returns the snapshot, and that of what was
-    /// there before.
+    /// Puts a workspace back as a snapshot holds it.
     pub async fn restore(
         self: &Arc<Workspaces>,
         tenant: &Tenant,
         id: WorkspaceId,
         which: &Which,
-    ) -> Result<(SnapshotId, SnapshotId)> {
+    ) -> Result<Restored> {
         let missing = Error::SnapshotNotFound { workspace_id: id, which: which.clone() };
         let found = store::find(&self.db, tenant, id, which).await?;
         let Some(found) = found.filter(|found| found.stored) else { return Err(missing) };
@@ -98,9 +107,7 @@ impl Workspaces {
         let given_up = CancellationToken::new();
         let _waiting = given_up.clone().drop_guard();
         let putting = async move {
-            let replaced =
-                workspaces.put_back(&tenant, entered, found, missing, turn, given_up).await?;
-            Ok((found, replaced))
+            workspaces.put_back(&tenant, entered, found, missing, turn, given_up).await
         };
         to_its_end(putting).await
     }
@@ -116,7 +123,7 @@ impl Workspaces {
         missing: Error,
         turn: Place,
         given_up: CancellationToken,
-    ) -> Result<SnapshotId> {
+    ) -> Result<Restored> {
         let id = entered.id;
         let from = self.snapshots(tenant, id).join(found.to_string());
         if !tokio::fs::try_exists(&from).await? {
@@ -137,9 +144,9 @@ impl Workspaces {
             }
             publish(&tree, &copied)?;
             drop(entered);
-            Ok(())
+            Ok(Workspace::at(&copied)?.measure(stop)?)
         });
-        copying.await?;
+        let used = copying.await?;
         // Whoever is in there may wait for it.
         drop(turn);
 
@@ -167,7 +174,7 @@ impl Workspaces {
         // What was replaced may have had to give way meanwhile; the workspace is put back all the same.
         self.record(tenant, id, replaced).await?;
         drop(alone);
-        Ok(replaced)
+        Ok(Restored { snapshot_id: found, replaced_snapshot_id: replaced, used })
     }
 
     async fn turn(&self, tenant: &Tenant) -> Result<Place> {
@@ -307,11 +314,14 @@ pub fn prepare(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{iter, pin::pin, time::Duration};
 
     use futures::future::join_all;
     use sqlx::PgPool;
-    use tokio::{task::yield_now, time::sleep};
+    use tokio::{
+        task::yield_now,
+        time::{sleep, timeout},
+    };
 
     use super::*;
 
@@ -376,6 +386,27 @@ mod tests {
 
         workspaces.restore(&tenant, id, &which).await.unwrap();
         assert_eq!(read(), "old");
+    }
+
+    #[sqlx::test]
+    async fn whoever_waits_to_be_counted_is_in_nobodys_way(db: PgPool) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 1 << 30, files: 100_000 };
+        let workspaces = Arc::new(Workspaces::new(db, folder.path().to_owned(), limits, 5, None));
+        let (tenant, id) = ("acme".parse().unwrap(), WorkspaceId::new());
+        let entered = workspaces.enter(&tenant, id).await.unwrap();
+        fs::write(entered.path.join("file"), "a file").unwrap();
+        drop(entered);
+        let kept = workspaces.snapshot(&tenant, id, "one", false).await.unwrap();
+
+        let counted: Vec<_> = iter::from_fn(|| workspaces.counts.try_take(&tenant)).collect();
+        let mut waiting = pin!(workspaces.used(&tenant, id));
+        assert!(timeout(Duration::from_millis(100), &mut waiting).await.is_err());
+        let which = Which::Id(kept.snapshot_id);
+        let restored = workspaces.restore(&tenant, id, &which).await.unwrap();
+        drop(counted);
+        assert_eq!(waiting.await.unwrap(), restored.used);
+        assert_eq!(restored.used.files, 1);
     }
 
     #[sqlx::test]

@@ -67,7 +67,9 @@ async fn a_workspace_is_put_back_exactly(db: PgPool) {
     assert_eq!(world.prints(&id, DESCRIBE).await, before);
     let folder = fs::metadata(world.folder(&id)).unwrap();
     assert_eq!((folder.uid(), folder.permissions().mode() & 0o777), (owner, 0o700));
-    assert!(restored.workspace.unwrap().used_bytes < 10_000_000);
+    let workspace = restored.workspace.unwrap();
+    assert!(workspace.used_bytes < 10_000_000);
+    assert_eq!(workspace, get(&world, &id).await.unwrap());
 
     // What was replaced is a snapshot as well.
     restore(&world, &id, &restored.replaced_snapshot_id).await.unwrap();
