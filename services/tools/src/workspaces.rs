@@ -65,8 +65,12 @@ pub struct Workspaces {
     /// How many bundles are cloned, which may take as long as whoever made them wants.
     clones: Places,
 
-    /// How many files and archives are on their way here, each of which is on the disk meanwhile.
+    /// How many files are on their way here, each of which is on the disk meanwhile.
     uploads: Places,
+
+    /// How many archives are on the disk, from their first byte until they are unpacked: that may
+    /// take long, and files must not have to wait for it.
+    archives: Places,
 
     /// How many clients may have a workspace counted, which takes a thread for as long as that takes.
     counts: Places,
@@ -135,8 +139,9 @@ impl Workspaces {
             in_use: Mutex::default(),
             // Copying is the disk's work, and more at a time only make each take longer.
             copies: Places::new(4, 2),
-            clones: Places::new(2, 1),
+            clones: Places::new(4, 2),
             uploads: Places::new(32, 16),
+            archives: Places::new(32, 16),
             counts: Places::new(16, 4),
         }
     }

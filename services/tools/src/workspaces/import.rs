@@ -43,7 +43,7 @@ pub struct Received {
     stage: Stage,
     file: File,
     pub bytes: u64,
-    upload: Place,
+    place: Place,
 }
 
 /// What git runs in.
@@ -64,14 +64,14 @@ impl Received {
 }
 
 impl Workspaces {
-    /// A place for something that a client sends as slowly as it likes.
+    /// A place for a file that a client sends as slowly as it likes.
     pub fn upload(&self, tenant: &Tenant) -> Result<Place> {
         self.uploads.try_take(tenant).ok_or(Error::Overloaded)
     }
 
     /// Gets ready to receive an archive for a workspace that is empty now.
     pub async fn receive(&self, tenant: &Tenant, id: WorkspaceId) -> Result<Received> {
-        let upload = self.upload(tenant)?;
+        let place = self.archives.try_take(tenant).ok_or(Error::Overloaded)?;
         // One that was created through another replica has no directory before it is used.
         self.known(tenant, id, false).await?;
         let entered = self.enter(tenant, id).await?;
@@ -83,7 +83,7 @@ impl Workspaces {
             let stage = Stage::new(&folder)?;
             let path = stage.path.join("archive");
             let file = File::options().read(true).write(true).create_new(true).open(path)?;
-            Ok(Received { stage, file, bytes: 0, upload })
+            Ok(Received { stage, file, bytes: 0, place })
         });
         opening.await.map_err(io::Error::from)?
     }
@@ -98,12 +98,12 @@ impl Workspaces {
         git: Git<'_>,
     ) -> Result<Used> {
         let limits = self.known(tenant, id, false).await?.gauge.limits;
-        let Received { stage, file, upload, .. } = received;
+        let Received { stage, file, place, .. } = received;
         let turns = if format == Format::GitBundle { &self.clones } else { &self.copies };
         let turn = turns.take(tenant).await.map_err(io::Error::other)?;
         // Taken for as long as there is work, whoever waits for it.
-        let places = (turn, upload);
-        let (stage, (turn, upload)) = match format {
+        let places = (turn, place);
+        let (stage, (turn, place)) = match format {
             Format::GitBundle => (bundle::clone(stage, limits, id, git).await?, places),
             Format::Tar | Format::TarGzip | Format::TarZstd => {
                 self.work(id, limits, move |most, _| {
@@ -133,7 +133,7 @@ impl Workspaces {
             }
             publish(&tree, &alone.path)?;
             alone.known.gauge.forget();
-            drop((stage, upload));
+            drop((stage, place));
             Ok(used)
         });
         publishing.await
@@ -145,4 +145,34 @@ fn publish(tree: &Path, path: &Path) -> Result<(), Broken> {
     fs::set_permissions(tree, Permissions::from_mode(0o700))?;
     syncfs(File::open(tree)?).map_err(io::Error::from)?;
     swap(tree, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::workspaces::Limits;
+
+    #[sqlx::test]
+    async fn archives_that_wait_keep_no_file_from_being_uploaded(db: PgPool) {
+        let folder = tempfile::tempdir().unwrap();
+        let limits = Limits { bytes: 1 << 30, files: 100_000 };
+        let workspaces = Workspaces::new(db, folder.path().to_owned(), limits, 5, None);
+        let (tenant, id) = ("acme".parse().unwrap(), WorkspaceId::new());
+        workspaces.enter(&tenant, id).await.unwrap();
+
+        // Each is on the disk, and there is an end to that.
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match workspaces.receive(&tenant, id).await {
+                Ok(received) => waiting.push(received),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::Overloaded), "{refused:?}");
+        workspaces.upload(&tenant).unwrap();
+        drop(waiting);
+        assert!(workspaces.receive(&tenant, id).await.is_ok());
+    }
 }
