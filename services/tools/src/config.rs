@@ -80,7 +80,7 @@ pub struct Config {
     #[arg(long, env)]
     pub secrets_dir: Option<PathBuf>,
 
-    /// How many MCP servers may be connected at once; one tenant may have half of them.
+    /// How many MCP servers may be connected at once, and how many watched; one tenant may have half of each.
     #[arg(long, env, default_value_t = 64)]
     pub mcp_connections: usize,
 
