@@ -99,8 +99,8 @@ struct Inner {
 /// This process, as others know it.
 struct Here {
     replica: ReplicaId,
-    /// When Postgres or Redis last heard of it.
-    heard: Instant,
+    /// When Postgres or Redis last heard of it. Nothing: neither has yet.
+    heard: Option<Instant>,
     /// Ends everything that was admitted under this id.
     given_up: CancellationToken,
     /// How many of us there are.
@@ -183,7 +183,7 @@ impl Admission {
             lease,
             here: Mutex::new(Here {
                 replica,
-                heard: Instant::now(),
+                heard: Some(Instant::now()),
                 given_up: CancellationToken::new(),
                 replicas: 1,
             }),
@@ -289,7 +289,7 @@ impl Admission {
     /// The id to act under. Whoever was silent for too long may have been given up, and finds out first.
     fn here(&self) -> Result<(ReplicaId, CancellationToken), Refused> {
         let here = self.0.here();
-        match here.heard.elapsed() < self.0.lease {
+        match here.heard.is_some_and(|heard| heard.elapsed() < self.0.lease) {
             true => Ok((here.replica, here.given_up.clone())),
             false => {
                 Err(Refused::with(Error::Unavailable { dependency: "redis", retry_after: RETRY }))

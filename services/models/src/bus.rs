@@ -21,7 +21,8 @@ use std::{
 
 use chassis::{Redis, Tenant};
 use redis::{
-    AsyncCommands as _, ErrorKind, RedisError, RedisResult, Script, Value, from_redis_value,
+    AsyncCommands as _, ErrorKind, ExistenceCheck, RedisError, RedisResult, Script, SetExpiry,
+    SetOptions, Value, from_redis_value,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value as Json, json};
@@ -246,13 +247,13 @@ impl Bus {
         Ok(!life.is_empty())
     }
 
-    /// Says that a process lives, and whose calls it serves.
+    /// Says that a process lives, and whose calls it serves. `false`: it was sent away.
     pub async fn live(
         &self,
         replica: ReplicaId,
         tenants: &[Tenant],
         lease: Duration,
-    ) -> RedisResult<()> {
+    ) -> RedisResult<bool> {
         let mut pipeline = redis::pipe();
         pipeline
             .pset_ex(format!("windlass:models:alive:{replica}"), "", lease.as_millis() as u64)
@@ -262,7 +263,21 @@ impl Bus {
             let served = served(replica);
             pipeline.sadd(&served, names).ignore().expire(&served, 86_400).ignore();
         }
-        self.note(pipeline.query_async(&mut self.redis.connection()).await)
+        pipeline.exists(sent_away(replica));
+        let (away,): (bool,) =
+            self.note(pipeline.query_async(&mut self.redis.connection()).await)?;
+        Ok(!away)
+    }
+
+    /// Has a process give itself up. `false`: somebody else does already.
+    pub async fn send_away(&self, replica: ReplicaId) -> RedisResult<bool> {
+        let once = SetOptions::default()
+            .conditional_set(ExistenceCheck::NX)
+            .with_expiration(SetExpiry::EX(86_400));
+        let mut connection = self.redis.connection();
+        let set: Option<String> =
+            self.note(connection.set_options(sent_away(replica), "", once).await)?;
+        Ok(set.is_some())
     }
 
     pub async fn is_alive(&self, replica: ReplicaId) -> RedisResult<bool> {
@@ -386,6 +401,10 @@ fn prefix(tenant: &Tenant) -> String {
 
 fn key(tenant: &Tenant, name: &str) -> String {
     format!("windlass:models:{{{}}}:{name}", tenant.as_str())
+}
+
+fn sent_away(replica: ReplicaId) -> String {
+    format!("windlass:models:away:{replica}")
 }
 
 fn served(replica: ReplicaId) -> String {

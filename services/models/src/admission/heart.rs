@@ -2,7 +2,8 @@
 //!
 //! A process is given up when neither Postgres nor Redis has heard of it for a lease, by the clock
 //! of whoever watches it. One that reached neither for as long ends its own calls: their
-//! reservations may be somebody else's by then.
+//! reservations may be somebody else's by then. One that reaches Redis and not Postgres is in the way of
+//! all that are counted anew, and is sent away by those who wait for it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -50,7 +51,7 @@ async fn beats(admission: &Admission) {
             if !registered {
                 continue;
             }
-            admission.0.here().heard = Instant::now();
+            admission.0.here().heard = Some(Instant::now());
         }
         if !admission.beat().await {
             admission.give_up();
@@ -114,15 +115,14 @@ impl Admission {
         );
         let mut here = self.0.here();
         // Who slept longer than the lease does not know what became of it meanwhile.
-        let slept = here.heard.elapsed() > self.0.lease;
-        match postgres {
-            Ok(Ok(false)) => return false,
-            _ if slept => return false,
-            Ok(Ok(true)) => here.heard = Instant::now(),
-            Ok(Err(_)) | Err(_) => (),
+        let slept = here.heard.is_some_and(|heard| heard.elapsed() > self.0.lease);
+        let (postgres, redis) =
+            (postgres.ok().and_then(Result::ok), redis.ok().and_then(Result::ok));
+        if slept || postgres == Some(false) || redis == Some(false) {
+            return false;
         }
-        if let Ok(Ok(())) = redis {
-            here.heard = Instant::now();
+        if postgres.or(redis).is_some() {
+            here.heard = Some(Instant::now());
         }
         true
     }
@@ -134,6 +134,7 @@ impl Admission {
         here.given_up.cancel();
         here.given_up = CancellationToken::new();
         here.replica = ReplicaId::new();
+        here.heard = None;
     }
 
     /// Looks after the others.

@@ -11,7 +11,7 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared},
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use super::{Admission, PATIENCE, POLL, RETRY, lock, now};
@@ -25,8 +25,8 @@ use crate::{
     store::{self, replicas::Replica},
 };
 
-/// How long a step of it may take. Whoever is not done by then waits for a Postgres that others may
-/// reach.
+/// How long a step of it may take, beside waiting for those that are silent. Whoever is not done by then
+/// waits for a Postgres that others may reach.
 const STEP: Duration = Duration::from_secs(60);
 
 /// How many tenants' ledgers are read at once. A Redis that is empty is so for all of them, and beats and
@@ -123,7 +123,7 @@ impl Admission {
         token: &str,
         work: impl Future<Output = Result<T>>,
     ) -> anyhow::Result<Option<T>> {
-        let mut work = pin!(timeout(STEP, work));
+        let mut work = pin!(timeout(self.0.lease + STEP, work));
         loop {
             if let Ok(done) = timeout(RENEWAL, &mut work).await {
                 return Ok(Some(done??));
@@ -140,15 +140,33 @@ impl Admission {
         let before = self.look().await?;
         drop(self.0.asking.write().await);
         self.0.ledger.flush().await;
+        let mut began = Instant::now();
         loop {
             let after = self.look().await?;
             // The beat after the next began later than now, whenever the next one did.
-            let late = before.iter().filter(|then| then.id != here).any(|then| {
+            let is_late = |then: &&Replica| {
                 let now = after.iter().find(|now| now.id == then.id && !now.dead);
                 now.is_some_and(|now| now.beat < then.beat + 2)
-            });
-            if !late {
+            };
+            let late: Vec<_> = before.iter().filter(is_late).map(|then| then.id).collect();
+            if late.iter().all(|id| *id == here) {
                 return Ok(());
+            }
+            // Not where nobody can write: then we cannot either.
+            if began.elapsed() > self.0.lease && !late.contains(&here) {
+                self.send_away(&late).await;
+                began = Instant::now();
+            }
+        }
+    }
+
+    /// Those who show themselves in Redis are not given up, whether they reach Postgres or not.
+    async fn send_away(&self, late: &[ReplicaId]) {
+        for id in late {
+            if let Ok(true) = self.0.bus.is_alive(*id).await
+                && let Ok(true) = self.0.bus.send_away(*id).await
+            {
+                warn!(replica.id = %id, "process {id} does not write to Postgres and is sent away");
             }
         }
     }
@@ -180,17 +198,53 @@ mod tests {
     use super::*;
     use crate::{admission::Without, bus::tests::bus};
 
+    async fn start(db: &PgPool, done: &CancellationToken) -> Admission {
+        let lease = Duration::from_secs(1);
+        Admission::start(db.clone(), bus(), lease, Without::Closed, 10, done).await.unwrap()
+    }
+
     #[sqlx::test(migrator = "crate::MIGRATIONS")]
     async fn who_asks_in_time_shares_one_look_and_nobody_has_one_from_before(db: PgPool) {
         let done = CancellationToken::new();
         let _done = done.clone().drop_guard();
-        let lease = Duration::from_secs(3);
-        let admission =
-            Admission::start(db, bus(), lease, Without::Closed, 10, &done).await.unwrap();
+        let admission = start(&db, &done).await;
         let (one, other) = join!(admission.look(), admission.look());
         let (one, other) = (one.unwrap(), other.unwrap());
         assert!(Arc::ptr_eq(&one, &other));
         assert_eq!(one.len(), 1);
         assert!(!Arc::ptr_eq(&one, &admission.look().await.unwrap()));
+    }
+
+    #[sqlx::test(migrator = "crate::MIGRATIONS")]
+    async fn nobody_waits_for_ever_for_one_that_does_not_reach_postgres(db: PgPool) {
+        let done = CancellationToken::new();
+        let _done = done.clone().drop_guard();
+        let (bus, stuck) = (bus(), ReplicaId::new());
+        store::replicas::register(&db, stuck).await.unwrap();
+        let admission = start(&db, &done).await;
+        let shows_itself = async {
+            while bus.live(stuck, &[], Duration::from_secs(1)).await.unwrap() {
+                sleep(POLL).await;
+            }
+        };
+        let recorded = async { join!(admission.on_record(), shows_itself).0 };
+        timeout(Duration::from_secs(20), recorded).await.unwrap().unwrap();
+    }
+
+    #[sqlx::test(migrator = "crate::MIGRATIONS")]
+    async fn who_is_sent_away_goes_on_as_another(db: PgPool) {
+        let done = CancellationToken::new();
+        let _done = done.clone().drop_guard();
+        let admission = start(&db, &done).await;
+        let (before, given_up) = admission.here().ok().unwrap();
+        bus().send_away(before).await.unwrap();
+        timeout(Duration::from_secs(20), given_up.cancelled()).await.unwrap();
+        let another = async {
+            while admission.here().is_err() {
+                sleep(POLL).await;
+            }
+        };
+        timeout(Duration::from_secs(20), another).await.unwrap();
+        assert_ne!(admission.here().ok().unwrap().0, before);
     }
 }
