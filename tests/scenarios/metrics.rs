@@ -64,7 +64,8 @@ async fn dashboards_and_alerts_ask_for_what_services_tell() {
         let parts = ["_bucket", "_sum", "_count"];
         parts.iter().find_map(|part| name.strip_suffix(part)).unwrap_or(name).to_owned()
     };
-    let told: BTreeSet<_> = told.keys().map(base).filter(|name| !OTHERS.contains(&&**name)).collect();
+    let told: BTreeSet<_> =
+        told.keys().map(base).filter(|name| !OTHERS.contains(&&**name)).collect();
     let unknown: Vec<_> = told.difference(&documented).collect();
     let gone: Vec<_> = documented.difference(&told).collect();
     assert!(unknown.is_empty() && gone.is_empty(), "not documented: {unknown:?}, gone: {gone:?}");

@@ -47,18 +47,15 @@ impl Limits {
     }
 
     /// A call that is never sent to its end costs its caller nothing, so no tenant has all the room.
-    pub fn room(
-        &self,
-        entry: Entry,
-        caller: &Caller,
-        headers: &HeaderMap,
-    ) -> Result<Room, Status> {
+    pub fn room(&self, entry: Entry, caller: &Caller, headers: &HeaderMap) -> Result<Room, Status> {
         let owner = owner(caller, headers);
         let compressed = headers.get("grpc-encoding").is_some_and(|coding| coding != "identity");
         let weight = self.scales.weight(owner.cloned(), compressed);
         let Entry { request, stream } = entry;
         let places = match owner {
-            Some(owner) => self.requests.try_own(request, owner).zip(self.streams.try_own(stream, owner)),
+            Some(owner) => {
+                self.requests.try_own(request, owner).zip(self.streams.try_own(stream, owner))
+            }
             None => Some((request, stream)),
         };
         let (request, stream) = places.ok_or_else(|| overloaded(FULL))?;

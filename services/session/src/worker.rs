@@ -211,9 +211,8 @@ async fn claim(host: &Arc<Host>, stop: &CancellationToken) {
             continue;
         }
         let ids: Vec<_> = places.keys().copied().collect();
-        let claims = host.lanes.run(async |db: &mut _| {
-            store::turns::claim(db, host.replica, &ids).await
-        });
+        let claims =
+            host.lanes.run(async |db: &mut _| store::turns::claim(db, host.replica, &ids).await);
         match claims.await {
             Ok(claims) => {
                 // Somebody may have been faster with all of them, and will be with the rest.

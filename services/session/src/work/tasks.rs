@@ -81,7 +81,8 @@ async fn start(host: &Arc<Host>, first: &mut Option<Tenant>) -> Result<()> {
 }
 
 async fn begin(host: &Arc<Host>, id: TaskId) -> Result<()> {
-    let (run_id, events) = runs::start(&host.db, id, host.replica, &Stamp::of(host.replica)).await?;
+    let (run_id, events) =
+        runs::start(&host.db, id, host.replica, &Stamp::of(host.replica)).await?;
     let errand = runs::errand(&host.db, id).await?;
     host.bus.publish(&errand.tenant, id.session(), events, false);
     match run_id {

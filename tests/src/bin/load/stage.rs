@@ -9,10 +9,7 @@ use anyhow::{Context as _, Result};
 use chassis::{Auth, Caller};
 use clap::Parser as _;
 use local::{Fleet, Servers, Service};
-use proto::{
-    session::v1::session::Status,
-    triggers::v1::GetTriggerStatsRequest,
-};
+use proto::{session::v1::session::Status, triggers::v1::GetTriggerStatsRequest};
 use sqlx::PgPool;
 use tests::{Client, Push, Session, Witness, World};
 use tokio::time::sleep;

@@ -35,7 +35,10 @@ async fn only_what_is_ready_is_claimed(db: PgPool) {
     let (idle, busy, ready) =
         (world.session().await, world.claimed().await.session_id, world.session().await);
     world.submit(ready, "hello").await;
-    assert_eq!(turns::ready(&world.db, None, &[], 10).await.unwrap(), [(world.tenant.clone(), ready)]);
+    assert_eq!(
+        turns::ready(&world.db, None, &[], 10).await.unwrap(),
+        [(world.tenant.clone(), ready)]
+    );
     let ids = [idle, busy, ready, ready, SessionId::new()];
     let claims = turns::claim(&world.db, world.replica, &ids).await.unwrap();
     assert_eq!(claims.iter().map(|(claim, _)| claim.session_id).collect::<Vec<_>>(), [ready]);
