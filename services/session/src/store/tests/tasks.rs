@@ -563,13 +563,15 @@ async fn nobodys_tasks_wait_behind_those_of_another(db: PgPool) {
 
 #[sqlx::test(migrator = "crate::MIGRATIONS")]
 async fn of_more_tenants_than_one_look_meets_the_next_ones_come_to_all(db: PgPool) {
+    let ids: Vec<_> = (0..1200).map(|_| SessionId::new().to_string()).collect();
     sqlx::query(
         "insert into session.task (id, tenant_id, request_id, request_digest, owner, title, objective, root_id,
                 status, run_id)
-         select 'task_' || lpad(n::text, 26, '0'), 't' || lpad(n::text, 4, '0'), n, '', 'alice', '',
+         select 'task_' || right(id, 26), 't' || lpad(n::text, 4, '0'), n, '', 'alice', '',
                 'do', '', 'queued', ''
-         from generate_series(1, 1200) n",
+         from unnest($1::text[]) with ordinality s(id, n)",
     )
+    .bind(&ids)
     .execute(&db)
     .await
     .unwrap();
