@@ -20,6 +20,8 @@ const (
 	noAction  = "act_06evr8d2ksw3x4qg9rjc10t5mm"
 	noMessage = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
 	noTask    = "task_06evr8d2ksw3x4qg9rjc10t5mm"
+	noJob     = "job_06evr8d2ksw3x4qg9rjc10t5mm"
+	noChild   = "sub_06evr8d2ksw3x4qg9rjc10t5mm"
 	noKey     = "key_06evr8d2ksw3x4qg9rjc10t5mm"
 )
 
@@ -28,7 +30,8 @@ const (
 func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id, over, cancelled string) {
 	sessions, turns := sessionv1.NewSessionServiceClient(channel), sessionv1.NewTurnServiceClient(channel)
 	streams, keys := sessionv1.NewStreamServiceClient(channel), sessionv1.NewKeyServiceClient(channel)
-	tasks := sessionv1.NewTaskServiceClient(channel)
+	tasks, jobs := sessionv1.NewTaskServiceClient(channel), sessionv1.NewJobServiceClient(channel)
+	children, memories := sessionv1.NewSubagentServiceClient(channel), sessionv1.NewMemoryServiceClient(channel)
 	stranger := sessionv1.NewSessionServiceClient(connect(address, ""))
 	reader := must(keys.CreateKey(ctx, &sessionv1.CreateKeyRequest{
 		Name: "a reader", Subject: "example", Scopes: []string{"read"},
@@ -50,6 +53,15 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 			_, err = stream.Recv()
 		}
 		return err
+	}
+	upload := func(text string) error {
+		stream, err := sessions.ImportSession(ctx)
+		if err != nil {
+			return err
+		}
+		// What it was refused for comes with the end.
+		_ = stream.Send(&sessionv1.ImportSessionRequest{RequestId: "upload-" + id, Data: []byte(text)})
+		return errorOf(stream.CloseAndRecv())
 	}
 	hurried := func() error {
 		soon, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
@@ -87,6 +99,14 @@ func refusals(ctx context.Context, address string, channel *grpc.ClientConn, id,
 			codes.NotFound, errorv1.Reason_REASON_MESSAGE_NOT_FOUND, ""},
 		{"an unknown task", errorOf(tasks.GetTask(ctx, &sessionv1.GetTaskRequest{TaskId: noTask})),
 			codes.NotFound, errorv1.Reason_REASON_TASK_NOT_FOUND, ""},
+		{"an unknown job", errorOf(jobs.GetJob(ctx, &sessionv1.GetJobRequest{JobId: noJob})),
+			codes.NotFound, errorv1.Reason_REASON_JOB_NOT_FOUND, ""},
+		{"an unknown subagent", errorOf(children.CloseSubagent(ctx, &sessionv1.CloseSubagentRequest{SubagentId: noChild})),
+			codes.NotFound, errorv1.Reason_REASON_SUBAGENT_NOT_FOUND, ""},
+		{"an unknown memory", errorOf(memories.ReadMemory(ctx, &sessionv1.ReadMemoryRequest{Scope: "user", Name: "nothing"})),
+			codes.NotFound, errorv1.Reason_REASON_MEMORY_NOT_FOUND, ""},
+		{"an import of something else", upload("a diary\n"),
+			codes.InvalidArgument, errorv1.Reason_REASON_IMPORT_INVALID, ""},
 		{"an unknown key", errorOf(keys.RevokeKey(ctx, &sessionv1.RevokeKeyRequest{KeyId: noKey})),
 			codes.NotFound, errorv1.Reason_REASON_KEY_NOT_FOUND, ""},
 		{"an unknown agent", errorOf(sessions.CreateSession(ctx, &sessionv1.CreateSessionRequest{RequestId: "x", Agent: "nobody"})),

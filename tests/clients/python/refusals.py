@@ -3,10 +3,15 @@
 import os
 
 from calls import BEARER, call, expect, refused, retry_delay, step
-from windlass.session.v1 import keys_pb2, sessions_pb2, streams_pb2, tasks_pb2, turns_pb2
+from windlass.session.v1 import (
+    jobs_pb2, keys_pb2, memories_pb2, sessions_pb2, streams_pb2, subagents_pb2, tasks_pb2, turns_pb2,
+)  # fmt: skip
+from windlass.session.v1.jobs_pb2_grpc import JobServiceStub
 from windlass.session.v1.keys_pb2_grpc import KeyServiceStub
+from windlass.session.v1.memories_pb2_grpc import MemoryServiceStub
 from windlass.session.v1.sessions_pb2_grpc import SessionServiceStub
 from windlass.session.v1.streams_pb2_grpc import StreamServiceStub
+from windlass.session.v1.subagents_pb2_grpc import SubagentServiceStub
 from windlass.session.v1.tasks_pb2_grpc import TaskServiceStub
 from windlass.session.v1.turns_pb2_grpc import TurnServiceStub
 
@@ -16,6 +21,8 @@ NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_TASK = "task_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_JOB = "job_06evr8d2ksw3x4qg9rjc10t5mm"
+NO_CHILD = "sub_06evr8d2ksw3x4qg9rjc10t5mm"
 NO_KEY = "key_06evr8d2ksw3x4qg9rjc10t5mm"
 
 # How many readers are too many for this server. Unset: it is too large to find out.
@@ -26,6 +33,7 @@ async def refusals(channel, session_id, over, cancelled):
     """Meets errors in a session with a turn that is over and one that was cancelled."""
     sessions, turns = SessionServiceStub(channel), TurnServiceStub(channel)
     streams, tasks, keys = StreamServiceStub(channel), TaskServiceStub(channel), KeyServiceStub(channel)
+    jobs, children, memories = JobServiceStub(channel), SubagentServiceStub(channel), MemoryServiceStub(channel)
 
     def get(session_id, metadata=BEARER):
         request = sessions_pb2.GetSessionRequest(session_id=session_id)
@@ -43,6 +51,10 @@ async def refusals(channel, session_id, over, cancelled):
 
     def turn(method, request, **fields):
         return call(method, request(session_id=session_id, **fields))
+
+    def upload(data):
+        request = sessions_pb2.ImportSessionRequest(request_id=f"upload-{session_id}", data=data)
+        return call(sessions.ImportSession, iter([request]))
 
     async def subscribe(timeout=None, **fields):
         request = streams_pb2.SubscribeRequest(session_id=session_id, **fields)
@@ -72,6 +84,12 @@ async def refusals(channel, session_id, over, cancelled):
         ("an unknown message", turn(sessions.ForkSession, sessions_pb2.ForkSessionRequest, request_id="x", message_id=NO_MESSAGE),
          "NOT_FOUND", "REASON_MESSAGE_NOT_FOUND"),
         ("an unknown task", call(tasks.GetTask, tasks_pb2.GetTaskRequest(task_id=NO_TASK)), "NOT_FOUND", "REASON_TASK_NOT_FOUND"),
+        ("an unknown job", call(jobs.GetJob, jobs_pb2.GetJobRequest(job_id=NO_JOB)), "NOT_FOUND", "REASON_JOB_NOT_FOUND"),
+        ("an unknown subagent", call(children.CloseSubagent, subagents_pb2.CloseSubagentRequest(subagent_id=NO_CHILD)),
+         "NOT_FOUND", "REASON_SUBAGENT_NOT_FOUND"),
+        ("an unknown memory", call(memories.ReadMemory, memories_pb2.ReadMemoryRequest(scope="user", name="nothing")),
+         "NOT_FOUND", "REASON_MEMORY_NOT_FOUND"),
+        ("an import of something else", upload(b"a diary\n"), "INVALID_ARGUMENT", "REASON_IMPORT_INVALID"),
         ("an unknown key", call(keys.RevokeKey, keys_pb2.RevokeKeyRequest(key_id=NO_KEY)), "NOT_FOUND", "REASON_KEY_NOT_FOUND"),
         ("an unknown agent", create(request_id="x", agent="nobody"), "NOT_FOUND", "REASON_AGENT_NOT_FOUND"),
         ("a used request id", create(request_id=used, title="Other"), "ALREADY_EXISTS", "REASON_REQUEST_ID_REUSED"),

@@ -2,9 +2,12 @@
 
 import { Code, createClient } from "@connectrpc/connect";
 import { Reason } from "../gen/windlass/error/v1/reason_pb.js";
+import { JobService } from "../gen/windlass/session/v1/jobs_pb.js";
 import { KeyService } from "../gen/windlass/session/v1/keys_pb.js";
+import { MemoryService } from "../gen/windlass/session/v1/memories_pb.js";
 import { SessionService } from "../gen/windlass/session/v1/sessions_pb.js";
 import { StreamService } from "../gen/windlass/session/v1/streams_pb.js";
+import { SubagentService } from "../gen/windlass/session/v1/subagents_pb.js";
 import { TaskService } from "../gen/windlass/session/v1/tasks_pb.js";
 import { TurnService } from "../gen/windlass/session/v1/turns_pb.js";
 import { ADDRESS, connect, expect, KEY, refused, retryDelay, step } from "./calls.js";
@@ -15,6 +18,8 @@ const NO_TURN = "turn_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_ACTION = "act_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_MESSAGE = "msg_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_TASK = "task_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_JOB = "job_06evr8d2ksw3x4qg9rjc10t5mm";
+const NO_CHILD = "sub_06evr8d2ksw3x4qg9rjc10t5mm";
 const NO_KEY = "key_06evr8d2ksw3x4qg9rjc10t5mm";
 
 /** How many readers are too many for this server. Unset: it is too large to find out. */
@@ -27,6 +32,9 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
   const turns = createClient(TurnService, transport);
   const streams = createClient(StreamService, transport);
   const tasks = createClient(TaskService, transport);
+  const jobs = createClient(JobService, transport);
+  const children = createClient(SubagentService, transport);
+  const memories = createClient(MemoryService, transport);
   const keys = createClient(KeyService, transport);
 
   const used = { requestId: `used-${sessionId}`, title: "The first" };
@@ -37,6 +45,10 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
   const readOnly = createClient(SessionService, connect(ADDRESS, reader.secret));
   const odd = { headers: { "x-request-id": "not an id" } };
   const beyond = { case: "afterSequence" as const, value: 1_000_000n };
+
+  const diary = async function* () {
+    yield { requestId: `upload-${sessionId}`, data: new TextEncoder().encode("a diary\n") };
+  };
 
   const rows: [string, () => Promise<unknown>, Code, Reason, string?][] = [
     ["without a key", () => stranger.getSession({ sessionId }), Code.Unauthenticated, Reason.UNAUTHENTICATED],
@@ -50,6 +62,10 @@ export async function refusals(sessionId: string, over: string, cancelled: strin
     ["an unknown action", () => turns.respondAction({ sessionId, actionId: NO_ACTION, decision: 1 }), Code.NotFound, Reason.ACTION_NOT_FOUND],
     ["an unknown message", () => sessions.forkSession({ sessionId, requestId: "x", messageId: NO_MESSAGE }), Code.NotFound, Reason.MESSAGE_NOT_FOUND],
     ["an unknown task", () => tasks.getTask({ taskId: NO_TASK }), Code.NotFound, Reason.TASK_NOT_FOUND],
+    ["an unknown job", () => jobs.getJob({ jobId: NO_JOB }), Code.NotFound, Reason.JOB_NOT_FOUND],
+    ["an unknown subagent", () => children.closeSubagent({ subagentId: NO_CHILD }), Code.NotFound, Reason.SUBAGENT_NOT_FOUND],
+    ["an unknown memory", () => memories.readMemory({ scope: "user", name: "nothing" }), Code.NotFound, Reason.MEMORY_NOT_FOUND],
+    ["an import of something else", () => sessions.importSession(diary()), Code.InvalidArgument, Reason.IMPORT_INVALID],
     ["an unknown key", () => keys.revokeKey({ keyId: NO_KEY }), Code.NotFound, Reason.KEY_NOT_FOUND],
     ["an unknown agent", () => sessions.createSession({ requestId: "x", agent: "nobody" }), Code.NotFound, Reason.AGENT_NOT_FOUND],
     ["a used request id", () => sessions.createSession({ ...used, title: "Another" }), Code.AlreadyExists, Reason.REQUEST_ID_REUSED],
