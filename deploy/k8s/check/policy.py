@@ -223,7 +223,8 @@ def of_memory(objects):
             continue
         most = ITSELF + STREAM * int(streams) + REQUEST * int(requests)
         most += WEBHOOKS if name == "triggers" else 0
-        if most > look.bytes_of(service["resources"]["limits"]["memory"]):
+        limit = service["resources"]["limits"].get("memory")
+        if limit and most > look.bytes_of(limit):
             yield f"{name} may hold {most >> 20} MiB, which is more than its limit"
 
 
