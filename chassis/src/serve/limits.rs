@@ -49,8 +49,7 @@ impl Limits {
     /// A call that is never sent to its end costs its caller nothing, so no tenant has all the room.
     pub fn room(&self, entry: Entry, caller: &Caller, headers: &HeaderMap) -> Result<Room, Status> {
         let owner = owner(caller, headers);
-        let compressed = headers.get("grpc-encoding").is_some_and(|coding| coding != "identity");
-        let weight = self.scales.weight(owner.cloned(), compressed);
+        let weight = self.scales.weight(owner.cloned());
         let Entry { request, stream } = entry;
         let places = match owner {
             Some(owner) => {

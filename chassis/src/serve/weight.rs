@@ -16,6 +16,9 @@ const FULL: &str = "this server holds as much of large requests as it may";
 /// What every request may have: that of as many as may wait is little.
 const LIGHT: usize = 64 * 1024;
 
+/// A message comes behind so many bytes.
+const HEAD: usize = 5;
+
 /// Room is counted in pieces of so many bytes.
 const PIECE: usize = 1024;
 
@@ -29,18 +32,25 @@ pub struct Scales {
     most: usize,
 }
 
-/// What one request weighs, until this is dropped.
+/// What one request weighs, until this is dropped: as much as the largest of its messages, because those
+/// of a stream are dealt with one by one.
 pub struct Weight(Arc<Mutex<Option<Load>>>);
 
 struct Load {
     room: Arc<Places>,
     owner: Option<Tenant>,
     most: usize,
-    /// How much each byte may become.
-    times: usize,
-    bytes: usize,
+    message: Message,
     pieces: usize,
     place: Option<Place>,
+}
+
+/// The message that is arriving.
+#[derive(Default)]
+struct Message {
+    /// What is there of what stands before it: whether it was compressed, and its length.
+    head: Vec<u8>,
+    bytes: usize,
 }
 
 struct Weighed {
@@ -55,10 +65,9 @@ impl Scales {
     }
 
     /// An owner has a part of the room, and who has none is not bounded by one.
-    pub fn weight(&self, owner: Option<Tenant>, compressed: bool) -> Weight {
-        let times = if compressed { DEFLATED } else { 1 };
-        let room = self.room.clone();
-        let load = Load { room, owner, most: self.most, times, bytes: 0, pieces: 0, place: None };
+    pub fn weight(&self, owner: Option<Tenant>) -> Weight {
+        let (room, message) = (self.room.clone(), Message::default());
+        let load = Load { room, owner, most: self.most, message, pieces: 0, place: None };
         Weight(Arc::new(Mutex::new(Some(load))))
     }
 }
@@ -78,11 +87,18 @@ impl Drop for Weight {
 }
 
 impl Load {
-    fn add(&mut self, bytes: usize) -> Result<(), Status> {
-        let bytes = bytes.saturating_mul(self.times);
-        self.bytes = self.bytes.saturating_add(bytes).min(self.most);
-        let pieces = self.bytes.saturating_sub(LIGHT).div_ceil(PIECE);
-        let more = u32::try_from(pieces - self.pieces).unwrap_or(u32::MAX);
+    fn add(&mut self, mut data: &[u8]) -> Result<(), Status> {
+        while !data.is_empty() {
+            data = self.message.take(data);
+            self.weigh()?;
+        }
+        Ok(())
+    }
+
+    fn weigh(&mut self) -> Result<(), Status> {
+        let bytes = self.message.weight().min(self.most);
+        let pieces = bytes.saturating_sub(LIGHT).div_ceil(PIECE);
+        let more = u32::try_from(pieces.saturating_sub(self.pieces)).unwrap_or(u32::MAX);
         if more == 0 {
             return Ok(());
         }
@@ -100,6 +116,35 @@ impl Load {
     }
 }
 
+impl Message {
+    /// Takes what belongs to it, and leaves the rest for the next one.
+    fn take<'data>(&mut self, data: &'data [u8]) -> &'data [u8] {
+        if self.is_whole() {
+            *self = Message::default();
+        }
+        let (head, data) = data.split_at(data.len().min(HEAD - self.head.len()));
+        self.head.extend_from_slice(head);
+        let (own, rest) = data.split_at(data.len().min(self.length() - self.bytes));
+        self.bytes += own.len();
+        rest
+    }
+
+    fn is_whole(&self) -> bool {
+        self.head.len() == HEAD && self.bytes == self.length()
+    }
+
+    fn length(&self) -> usize {
+        let length = self.head.get(1..HEAD).and_then(|length| length.try_into().ok());
+        length.map_or(0, |length| u32::from_be_bytes(length) as usize)
+    }
+
+    /// How large it may be when it is read.
+    fn weight(&self) -> usize {
+        let times = if self.head.first() == Some(&0) { 1 } else { DEFLATED };
+        self.bytes.saturating_mul(times)
+    }
+}
+
 impl http_body::Body for Weighed {
     type Data = <Body as http_body::Body>::Data;
     type Error = Status;
@@ -113,7 +158,7 @@ impl http_body::Body for Weighed {
             && let Some(data) = frame.data_ref()
             && let Some(load) = &mut *self.load.lock().unwrap_or_else(PoisonError::into_inner)
         {
-            load.add(data.len())?;
+            load.add(data)?;
         }
         Poll::Ready(polled)
     }
@@ -124,5 +169,42 @@ impl http_body::Body for Weighed {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_weigh_the_same_in_any_pieces() {
+        let message = |flag: u8, length: usize| {
+            let head = u32::try_from(length).unwrap().to_be_bytes();
+            [vec![flag], head.to_vec(), vec![7; length]].concat()
+        };
+        let body =
+            [message(0, 100_000), message(0, 0), message(1, 100), message(0, 150_000)].concat();
+        for size in [1, 4, 5, 6, 16_384, body.len()] {
+            let room = Arc::new(Places::shared(1024));
+            let scales = Scales { room: room.clone(), most: 4 * 1024 * 1024 };
+            let weight = scales.weight(None);
+            for piece in body.chunks(size) {
+                weight.0.lock().unwrap().as_mut().unwrap().add(piece).unwrap();
+            }
+            // The largest of them, without what each may have.
+            assert_eq!(room.taken(), (150_000 - LIGHT).div_ceil(PIECE), "in pieces of {size}");
+            drop(weight);
+            assert_eq!(room.taken(), 0);
+        }
+    }
+
+    #[test]
+    fn a_message_is_as_large_as_it_can_be_and_no_larger_than_one_may_be() {
+        let room = Arc::new(Places::shared(8192));
+        let scales = Scales { room: room.clone(), most: 1024 * 1024 };
+        let weight = scales.weight(None);
+        let message = [&[1, 0, 0, 0x40, 0][..], &[7; 0x4000]].concat();
+        weight.0.lock().unwrap().as_mut().unwrap().add(&message).unwrap();
+        assert_eq!(room.taken(), (1024 * 1024 - LIGHT).div_ceil(PIECE));
     }
 }
