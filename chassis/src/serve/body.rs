@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http_body::{Frame, SizeHint};
 use tonic::{Status, body::Body};
 
-use super::call::Call;
+use super::{call::Call, weight::Weight};
 use crate::Place;
 
 /// The rest of an answer, which is still part of its call: in the same span, counted
@@ -20,7 +20,7 @@ pub struct CallBody {
     end: Option<BoxFuture<'static, Status>>,
 
     /// Given back with the last byte.
-    _room: Option<Place>,
+    _room: Option<(Place, Weight)>,
 }
 
 impl CallBody {
@@ -28,7 +28,7 @@ impl CallBody {
         inner: Body,
         call: Call,
         end: Option<BoxFuture<'static, Status>>,
-        room: Option<Place>,
+        room: Option<(Place, Weight)>,
     ) -> CallBody {
         CallBody { inner, call, end, _room: room }
     }

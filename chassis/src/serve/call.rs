@@ -17,6 +17,7 @@ use super::{
     body::CallBody,
     finish::finish,
     metrics::{Measured, Metrics},
+    weight::Weight,
 };
 use crate::{
     Place, RequestId, request_id,
@@ -39,7 +40,7 @@ pub struct Began {
     pub end: BoxFuture<'static, Status>,
 
     /// Given back when it has.
-    pub room: Option<Place>,
+    pub room: Option<(Place, Weight)>,
 }
 
 impl Call {

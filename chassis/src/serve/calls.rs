@@ -94,8 +94,8 @@ impl Calls {
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(call.id.clone());
         let began = call.run(routes, request, end).await?;
-        drop((waiting, weight));
-        Ok(Began { room: Some(stream), ..began })
+        drop(waiting);
+        Ok(Began { room: Some((stream, weight)), ..began })
     }
 }
 

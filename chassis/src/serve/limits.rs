@@ -24,10 +24,10 @@ pub struct Entry {
 pub struct Room {
     /// Given back when the answer begins.
     pub request: Place,
-    pub weight: Weight,
 
     /// Given back when the answer ends.
     pub stream: Place,
+    pub weight: Weight,
 }
 
 impl Limits {

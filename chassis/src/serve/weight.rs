@@ -1,4 +1,5 @@
-//! What a request takes in memory, from its first byte until its answer begins.
+//! What a request takes in memory, from its first byte until its answer ends: whoever answers may look
+//! at the question until then.
 
 use std::{
     pin::Pin,
@@ -28,7 +29,7 @@ const DEFLATED: usize = 1032;
 /// Room for everything that requests bring beyond a little.
 pub struct Scales {
     room: Arc<Places>,
-    /// Of one call at most so much is in memory at a time: a message of the largest size.
+    /// What was compressed may not be larger than this when it is read.
     most: usize,
 }
 
@@ -81,7 +82,6 @@ impl Weight {
 
 impl Drop for Weight {
     fn drop(&mut self) {
-        // What still arrives, of a stream in both directions, is read piece by piece.
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 }
@@ -96,7 +96,7 @@ impl Load {
     }
 
     fn weigh(&mut self) -> Result<(), Status> {
-        let bytes = self.message.weight().min(self.most);
+        let bytes = self.message.weight(self.most);
         let pieces = bytes.saturating_sub(LIGHT).div_ceil(PIECE);
         let more = u32::try_from(pieces.saturating_sub(self.pieces)).unwrap_or(u32::MAX);
         if more == 0 {
@@ -139,9 +139,11 @@ impl Message {
     }
 
     /// How large it may be when it is read.
-    fn weight(&self) -> usize {
-        let times = if self.head.first() == Some(&0) { 1 } else { DEFLATED };
-        self.bytes.saturating_mul(times)
+    fn weight(&self, most: usize) -> usize {
+        match self.head.first() {
+            Some(0) | None => self.bytes,
+            Some(_) => self.bytes.saturating_mul(DEFLATED).min(most.max(self.bytes)),
+        }
     }
 }
 
