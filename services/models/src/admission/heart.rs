@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Beats in a lease.
-const BEATS: u32 = 15;
+pub const BEATS: u32 = 15;
 
 /// The counters of how many tenants are counted anew at once for calls that are to be settled.
 const AT_ONCE: usize = 16;

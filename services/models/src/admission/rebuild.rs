@@ -11,10 +11,10 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared},
 };
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-use super::{Admission, PATIENCE, POLL, RETRY, lock, now};
+use super::{Admission, PATIENCE, POLL, RETRY, heart::BEATS, lock, now};
 use crate::{
     bus::{RENEWAL, Turn},
     counters::Counters,
@@ -140,22 +140,24 @@ impl Admission {
         let before = self.look().await?;
         drop(self.0.asking.write().await);
         self.0.ledger.flush().await;
-        let mut began = Instant::now();
+        let mut patience = i64::from(BEATS);
         loop {
             let after = self.look().await?;
-            // The beat after the next began later than now, whenever the next one did.
-            let is_late = |then: &&Replica| {
-                let now = after.iter().find(|now| now.id == then.id && !now.dead);
-                now.is_some_and(|now| now.beat < then.beat + 2)
+            let beats = |then: &Replica| {
+                let now = after.iter().find(|now| now.id == then.id && !now.dead)?;
+                Some(now.beat - then.beat)
             };
+            // The beat after the next began later than now, whenever the next one did.
+            let is_late = |then: &&Replica| beats(then).is_some_and(|beats| beats < 2);
             let late: Vec<_> = before.iter().filter(is_late).map(|then| then.id).collect();
             if late.iter().all(|id| *id == here) {
                 return Ok(());
             }
-            // Not where nobody can write: then we cannot either.
-            if began.elapsed() > self.0.lease && !late.contains(&here) {
+            // By our own beats and not by a clock: while nobody can write, nobody misses any.
+            let ours = before.iter().find(|then| then.id == here).and_then(beats);
+            if ours >= Some(patience) {
                 self.send_away(&late).await;
-                began = Instant::now();
+                patience += i64::from(BEATS);
             }
         }
     }

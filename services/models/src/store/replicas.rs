@@ -10,8 +10,13 @@ pub struct Replica {
     pub dead: bool,
 }
 
+/// Again, where the answer was lost.
 pub async fn register(db: impl PgExecutor<'_>, id: ReplicaId) -> Result<()> {
-    sqlx::query!("insert into models.replica (id) values ($1)", id as _).execute(db).await?;
+    let insert = sqlx::query!(
+        "insert into models.replica (id) values ($1) on conflict (id) do nothing",
+        id as _,
+    );
+    insert.execute(db).await?;
     Ok(())
 }
 
