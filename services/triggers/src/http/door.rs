@@ -76,7 +76,8 @@ mod tests {
         let mut trigger = trigger(Source::Api);
         trigger.definition.kind = Kind::Api;
         put(&db, &trigger, now()).await;
-        let known = Known::new(db.clone(), Arc::new(Keys::default()));
+        // However slow the machine is.
+        let known = Known::lasting(db.clone(), Arc::new(Keys::default()), PATIENCE * 30);
         let door = Door { known, room: a_third(9) };
         let enter = async |id: TriggerId| Ok(door.enter(&id.to_string()).await?.1);
         let tenant = Some(trigger.tenant.clone());

@@ -66,7 +66,12 @@ impl<T> Live<T> {
 
 impl Known {
     pub fn new(db: PgPool, keys: Arc<Keys>) -> Known {
-        let cache = Cache::builder().max_capacity(CACHE_ENTRIES).time_to_live(CACHED).build();
+        Known::lasting(db, keys, CACHED)
+    }
+
+    /// What is read of a trigger is believed for so long.
+    pub fn lasting(db: PgPool, keys: Arc<Keys>, time: Duration) -> Known {
+        let cache = Cache::builder().max_capacity(CACHE_ENTRIES).time_to_live(time).build();
         Known { db, keys, lookups: Semaphore::new(LOOKUPS), cache }
     }
 
