@@ -22,6 +22,7 @@ const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A stream that goes on for ever is cut here.
 const MOST: usize = 10_000;
+const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 /// What came back.
 #[derive(Debug)]
@@ -77,9 +78,13 @@ impl Client {
             Err(_) => panic!("{} does not even end at its deadline", method.name),
         };
         let mut answer = answer.into_inner();
-        while reply.messages.len() < MOST {
+        let mut bytes = 0;
+        while reply.messages.len() < MOST && bytes < MOST_BYTES {
             match timeout(SILENCE, answer.message()).await {
-                Ok(Ok(Some(message))) => reply.messages.push(message),
+                Ok(Ok(Some(message))) => {
+                    bytes += message.len();
+                    reply.messages.push(message);
+                }
                 Ok(Err(status)) => return Reply { status, ..reply },
                 Ok(Ok(None)) | Err(_) => break,
             }

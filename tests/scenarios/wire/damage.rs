@@ -10,6 +10,10 @@ pub const KINDS: usize = 8;
 /// Deeper than any reader should follow.
 const DEPTH: usize = 2_000;
 
+/// More than any message may be, and less than would hurt whoever makes it: lists of long texts in lists
+/// have no end.
+const MOST: usize = 8 * 1024 * 1024;
+
 /// Texts that somebody may trip over.
 const TEXTS: &[&str] = &[
     "",
@@ -97,8 +101,8 @@ fn change(dice: &mut Dice, message: &mut DynamicMessage, depth: usize) {
     let Some(field) = dice.choose(&fields).cloned() else { return };
     if field.is_map() {
         let text = Value::String(text(dice));
-        let entries =
-            (0..dice.below(300)).map(|at| (MapKey::String(format!("{at}")), text.clone()));
+        let count = dice.below(300).min(MOST / size(&text));
+        let entries = (0..count).map(|at| (MapKey::String(format!("{at}")), text.clone()));
         // Not every map is one of texts.
         let _ = message.try_set_field(&field, Value::Map(entries.collect()));
         return;
@@ -106,6 +110,7 @@ fn change(dice: &mut Dice, message: &mut DynamicMessage, depth: usize) {
     if field.is_list() {
         let count = [0, 1, 2, 50, 2_000][dice.below(5)];
         let value = value(dice, &field, depth);
+        let count = count.min(MOST / size(&value));
         message.set_field(&field, Value::List(vec![value; count]));
         return;
     }
@@ -144,6 +149,17 @@ fn value(dice: &mut Dice, field: &FieldDescriptor, depth: usize) -> Value {
             Value::Message(message)
         }
     }
+}
+
+/// How much one of them takes, about.
+fn size(value: &Value) -> usize {
+    let own = match value {
+        Value::String(text) => text.len(),
+        Value::Bytes(bytes) => bytes.len(),
+        Value::Message(message) => message.encoded_len(),
+        _ => 0,
+    };
+    own + 10
 }
 
 fn text(dice: &mut Dice) -> String {
